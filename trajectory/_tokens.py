@@ -1,0 +1,238 @@
+"""The token ledger: what an engine was given and what it sampled, exactly.
+
+Everything is unshifted: index ``t`` of every array speaks of the token at ``t``.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from trajgym.trajectory._errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = [
+    "FloatArray",
+    "IntArray",
+    "Segment",
+    "Span",
+    "TurnTokens",
+    "pack_tokens",
+    "unpack_tokens",
+]
+
+IntArray: TypeAlias = npt.NDArray[np.int32]
+FloatArray: TypeAlias = npt.NDArray[np.float32]
+
+
+class Segment(NamedTuple):
+    """A run of response tokens that were made the same way.
+
+    A response is one segment unless the engine reported a boundary: a weight update in the
+    middle, or ids that we inserted (closing a reasoning block that ran out of budget).
+    """
+
+    length: int
+    """Number of tokens, at least 1."""
+    version_low: int
+    """Oldest policy version that can have sampled these tokens; -1 if not sampled."""
+    version_high: int
+    """Newest such version; equal to ``version_low`` where the engine showed the boundary."""
+    sampled: bool = True
+    """False for ids that were inserted, not sampled: they are never trained."""
+
+
+class Span(NamedTuple):
+    """A stretch of a turn's response ids with a meaning, ``[start, end)``."""
+
+    kind: Literal["tool_call", "reasoning", "fold", "answer"]
+    start: int
+    end: int
+    call_id: str | None = None
+    """Which tool call, where ``kind`` is ``tool_call``."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class TurnTokens:
+    """The ids of one exact turn, as a delta to the turn that it continues.
+
+    Args:
+        prompt_kept: how many leading ids of the base turn's sequence (prompt and response) this
+            prompt starts with; 0 for a fresh prompt.
+        prompt_ids: int32 ``[P]``, the ids of the prompt after those.
+        response_ids: int32 ``[N]``, sampled and inserted ids in order; never empty.
+        logprobs: float32 ``[N]``, log-probability (nats) under the behaviour policy as the
+            engine reported it; 0.0 on inserted ids.
+        segments: runs over the response; their lengths sum to N.
+        spans: tool calls, reasoning and the like over ``response_ids``.
+
+    Raises:
+        InvalidInput: lengths disagree, a sampled token has no finite log-prob or no version.
+    """
+
+    prompt_kept: int
+    prompt_ids: IntArray
+    response_ids: IntArray
+    logprobs: FloatArray
+    segments: tuple[Segment, ...]
+    spans: tuple[Span, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.prompt_ids = _ids(self.prompt_ids, "prompt_ids")
+        self.response_ids = _ids(self.response_ids, "response_ids")
+        self.logprobs = np.ascontiguousarray(self.logprobs, dtype=np.float32)
+        n = self.response_ids.size
+        if self.prompt_kept < 0:
+            raise InvalidInput(f"tokens: prompt_kept is {self.prompt_kept}; it counts ids")
+        if n == 0:
+            raise InvalidInput("tokens: an exact turn has at least one response id")
+        if self.logprobs.shape != (n,):
+            raise InvalidInput(
+                f"tokens: {n} response ids but logprobs of shape {self.logprobs.shape}",
+            )
+        _check_segments(self.segments, n)
+        if not np.isfinite(self.logprobs).all() or float(self.logprobs.max()) > _LOGPROB_SLACK:
+            raise InvalidInput("tokens: log-probs must be finite and not positive")
+        for span in self.spans:
+            if not 0 <= span.start < span.end <= n:
+                raise InvalidInput(f"tokens: span {span} lies outside the {n} response ids")
+
+    @property
+    def sampled_mask(self) -> npt.NDArray[np.bool_]:
+        """bool ``[N]``: True where the engine sampled the token."""
+        return np.repeat(
+            np.array([s.sampled for s in self.segments], dtype=np.bool_),
+            [s.length for s in self.segments],
+        )
+
+    @property
+    def version_low(self) -> IntArray:
+        """int32 ``[N]``: oldest version that can have sampled each token, -1 if inserted."""
+        return self._runs(1)
+
+    @property
+    def version_high(self) -> IntArray:
+        """int32 ``[N]``: newest version that can have sampled each token, -1 if inserted."""
+        return self._runs(2)
+
+    def _runs(self, column: int) -> IntArray:
+        values = np.array([s[column] for s in self.segments], dtype=np.int32)
+        return np.repeat(values, [s.length for s in self.segments])
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> TurnTokens:
+        """Build from the JSON form that :meth:`to_json` gives."""
+        known = {"prompt_kept", "prompt_ids", "response_ids", "logprobs", "segments", "spans"}
+        if unknown := sorted(set(data) - known):
+            raise InvalidInput(f"tokens: unknown fields {unknown}")
+        try:
+            return cls(
+                prompt_kept=data["prompt_kept"],
+                prompt_ids=data["prompt_ids"],
+                response_ids=data["response_ids"],
+                logprobs=data["logprobs"],
+                segments=tuple(Segment(*s) for s in data["segments"]),
+                spans=tuple(Span(*s) for s in data.get("spans", ())),
+            )
+        except (KeyError, TypeError) as error:
+            raise InvalidInput(f"tokens: missing or malformed field: {error}") from error
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain lists and numbers; log-probs keep their exact float32 value."""
+        return {
+            "prompt_kept": self.prompt_kept,
+            "prompt_ids": self.prompt_ids.tolist(),
+            "response_ids": self.response_ids.tolist(),
+            "logprobs": self.logprobs.tolist(),
+            "segments": [list(s) for s in self.segments],
+            "spans": [list(s) for s in self.spans],
+        }
+
+
+_LOGPROB_SLACK = 1e-3
+"""Engines round: a certain token can come back as a log-prob a hair above zero."""
+
+
+def _ids(values: IntArray | Sequence[int], name: str) -> IntArray:
+    array = np.ascontiguousarray(values)
+    if array.size == 0:
+        return np.zeros(0, dtype=np.int32)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InvalidInput(f"tokens: {name} must be one-dimensional integers, got {array.dtype}")
+    if int(array.min()) < 0 or int(array.max()) > np.iinfo(np.int32).max:
+        raise InvalidInput(f"tokens: {name} holds ids outside 0..2**31-1")
+    return array.astype(np.int32, copy=False)
+
+
+def _check_segments(segments: Iterable[Segment], n: int) -> None:
+    total = 0
+    for segment in segments:
+        total += segment.length
+        if segment.length < 1:
+            raise InvalidInput(f"tokens: empty segment {segment}")
+        if segment.sampled and not 0 <= segment.version_low <= segment.version_high:
+            raise InvalidInput(
+                f"tokens: {segment}: sampled tokens need a version range 0 <= low <= high",
+            )
+        if not segment.sampled and (segment.version_low, segment.version_high) != (-1, -1):
+            raise InvalidInput(f"tokens: {segment}: inserted ids have no version; use -1, -1")
+    if total != n:
+        raise InvalidInput(f"tokens: segments cover {total} of {n} response ids")
+
+
+# The packed form: a header, the segments, the arrays as little-endian bytes, the spans as JSON.
+_HEADER = struct.Struct("<BIIIHI")
+_SEGMENT = struct.Struct("<IiiB")
+_FORMAT = 1
+
+
+def pack_tokens(tokens: TurnTokens) -> bytes:
+    """Return the bytes that the store keeps; :func:`unpack_tokens` reverses it exactly."""
+    spans = json.dumps(tokens.spans).encode() if tokens.spans else b""
+    sizes = (tokens.prompt_ids.size, tokens.response_ids.size, len(tokens.segments), len(spans))
+    arrays = (tokens.prompt_ids, tokens.response_ids, tokens.logprobs)
+    return b"".join(
+        [
+            _HEADER.pack(_FORMAT, tokens.prompt_kept, *sizes),
+            *(_SEGMENT.pack(*s) for s in tokens.segments),
+            *(a.astype(a.dtype.newbyteorder("<"), copy=False).tobytes() for a in arrays),
+            spans,
+        ],
+    )
+
+
+def unpack_tokens(data: bytes) -> TurnTokens:
+    """Rebuild the tokens that :func:`pack_tokens` packed; its arrays are read-only views.
+
+    Raises:
+        InvalidInput: the bytes are damaged or of an unknown format.
+    """
+    try:
+        version, kept, n_prompt, n_response, n_segments, n_spans = _HEADER.unpack_from(data)
+    except struct.error as error:
+        raise InvalidInput(f"tokens: packed turn is damaged: {error}") from error
+    if version != _FORMAT:
+        raise InvalidInput(f"tokens: packed format {version}; this library reads {_FORMAT}")
+    ids = _HEADER.size + n_segments * _SEGMENT.size
+    spans = ids + 4 * n_prompt + 8 * n_response
+    if len(data) != spans + n_spans:
+        raise InvalidInput(f"tokens: packed turn has {len(data)} bytes, not {spans + n_spans}")
+    # The content was checked when it was packed: build without checking again.
+    tokens = TurnTokens.__new__(TurnTokens)
+    tokens.prompt_kept = kept
+    tokens.prompt_ids = np.frombuffer(data, "<i4", n_prompt, ids)
+    tokens.response_ids = np.frombuffer(data, "<i4", n_response, ids + 4 * n_prompt)
+    tokens.logprobs = np.frombuffer(data, "<f4", n_response, ids + 4 * (n_prompt + n_response))
+    tokens.segments = tuple(
+        Segment(length, low, high, bool(sampled))
+        for length, low, high, sampled in _SEGMENT.iter_unpack(data[_HEADER.size : ids])
+    )
+    tokens.spans = tuple(Span(*s) for s in json.loads(data[spans:])) if n_spans else ()
+    return tokens
