@@ -1,1 +1,1 @@
-"""rewards"""
+"""rewards."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -18,9 +17,14 @@ __all__ = ["decode", "decode_turn", "encode", "encode_turn", "replace_surrogates
 T = TypeVar("T")
 
 
-@cache
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {}
+
+
 def _adapter(kind: type[T]) -> TypeAdapter[T]:
-    return TypeAdapter(kind)
+    found = _ADAPTERS.get(kind)
+    if found is None:
+        found = _ADAPTERS[kind] = TypeAdapter(kind)
+    return found
 
 
 def encode(value: object, *, exclude: set[str] | None = None) -> bytes:
@@ -69,7 +73,7 @@ def decode_turn(body: bytes, packed: bytes | None) -> Turn:
 
 
 def replace_surrogates(value: T) -> T:
-    """Return JSON values with lone surrogates (invalid Unicode) replaced by U+FFFD.
+    r"""Return JSON values with lone surrogates (invalid Unicode) replaced by U+FFFD.
 
     Models and hosts can produce them through ``\\\\ud800`` escapes; UTF-8 files can't hold them.
     """

@@ -7,7 +7,7 @@ pydantic validates them where they come from a file or a wire (`trajectory/_code
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator
 
@@ -81,7 +81,7 @@ class Status(NamedTuple):
         """
         kind, _, detail = text.partition(":")
         needs_detail = kind in {"truncated", "failed"}
-        if kind not in StatusKind.__args__ or needs_detail != bool(detail):
+        if kind not in get_args(StatusKind) or needs_detail != bool(detail):
             raise InvalidInput(
                 f"status {text!r}: expected completed, truncated:<budget>, failed:<part>, "
                 "interrupted, cancelled or running",
@@ -97,6 +97,9 @@ class Status(NamedTuple):
     def ended(self) -> bool:
         """True for every status but ``running``."""
         return self.kind != "running"
+
+
+_RUNNING = Status("running")
 
 
 def _tokens_from_json(value: object) -> TurnTokens | None:
@@ -279,7 +282,7 @@ class Attempt:
     index: int = 0
     forked_at: int | None = None
     leaf: int | None = None
-    status: _StatusField = Status("running")
+    status: _StatusField = _RUNNING
     cause: str = ""
     outcome: Outcome | None = None
     error: str = ""

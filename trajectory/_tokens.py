@@ -106,7 +106,7 @@ class TurnTokens:
 
     @property
     def sampled_mask(self) -> npt.NDArray[np.bool_]:
-        """bool ``[N]``: True where the engine sampled the token."""
+        """Bool ``[N]``: True where the engine sampled the token."""
         return np.repeat(
             np.array([s.sampled for s in self.segments], dtype=np.bool_),
             [s.length for s in self.segments],

@@ -1,0 +1,246 @@
+"""The interface between environments and the place where untrusted code runs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+__all__ = [
+    "CommandResult",
+    "Limits",
+    "Sandbox",
+    "SandboxProvider",
+    "SandboxSpec",
+    "Snapshot",
+]
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one sandbox may use.
+
+    Args:
+        memory: bytes of memory, no swap; a command that needs more is killed (`oom_killed`).
+        cpus: share of processors.
+        pids: processes and threads at once.
+        disk: bytes that may be written, where the provider can bound it.
+        output: bytes kept per output stream of a command: the head and the tail, the middle is
+            dropped and counted while reading, so memory stays bounded.
+    """
+
+    memory: int = 1024 * MIB
+    cpus: float = 1.0
+    pids: int = 256
+    disk: int = 2048 * MIB
+    output: int = 1 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSpec:
+    """What to start.
+
+    Args:
+        image: name of a container image. Providers without images ignore it.
+        trees: directories copied in at start, ``{absolute path inside: directory on the host}``;
+            the agent may change its copy. Providers with images skip those that ``image`` holds.
+        readonly: directories shown read-only, same form (interpreters, wheels).
+        workdir: where commands run unless told otherwise; created if missing.
+        env: environment variables of every command.
+        user: ``uid:gid`` of commands; None is the provider's unprivileged default.
+        network: whether the outside can be reached. Off unless a task needs it.
+        limits: see :class:`Limits`.
+        labels: put on everything the provider creates, to find it again (run, session).
+    """
+
+    image: str = ""
+    trees: Mapping[str, Path] = field(default_factory=dict)
+    readonly: Mapping[str, Path] = field(default_factory=dict)
+    workdir: str = "/work"
+    env: Mapping[str, str] = field(default_factory=dict)
+    user: str | None = None
+    network: bool = False
+    limits: Limits = Limits()
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+class CommandResult(NamedTuple):
+    """What a command did. Output is bytes; decode with ``errors="replace"`` at the edge."""
+
+    exit_code: int
+    """Exit status; 128 + signal if a signal ended it; -1 if it timed out."""
+    stdout: bytes
+    stderr: bytes
+    timed_out: bool = False
+    """The timeout expired; the whole process tree was killed and the sandbox is usable."""
+    oom_killed: bool = False
+    """The memory limit killed a process of this command."""
+    dropped_stdout: int = 0
+    """Bytes of stdout that were read but not kept (from the middle)."""
+    dropped_stderr: int = 0
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """True if the command ended by itself with status 0."""
+        return self.exit_code == 0 and not self.timed_out
+
+
+class Snapshot(NamedTuple):
+    """The file state of a sandbox at one moment; processes and tmpfs are not part of it."""
+
+    provider: str
+    id: str
+
+
+class Sandbox(ABC):
+    """One place where untrusted code runs.
+
+    Commands are independent: each gets a fresh shell (``/bin/sh -c``); files persist, shell
+    variables don't. Several commands may run at once. Every method has a deadline of its own and
+    is safe to cancel: a cancelled command's process tree is killed.
+    """
+
+    id: str
+    spec: SandboxSpec
+
+    @abstractmethod
+    async def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        timeout: float = 60.0,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+    ) -> CommandResult:
+        """Run a command to its end, its timeout, or its death.
+
+        Args:
+            command: a shell line, or an argument vector that no shell touches.
+            timeout: seconds until the whole process tree is killed; must be positive.
+            cwd: directory inside the sandbox; the spec's ``workdir`` if None.
+            env: variables added to the spec's.
+            stdin: bytes the command can read; it sees end of file after them.
+
+        Raises:
+            SandboxDied: the sandbox is gone.
+        """
+
+    @abstractmethod
+    async def read_file(self, path: str, *, limit: int = 16 * MIB) -> bytes:
+        """Return the content of a regular file inside the sandbox.
+
+        Raises:
+            SandboxFileError: missing, not a regular file, or larger than ``limit`` bytes.
+            SandboxDied: the sandbox is gone.
+        """
+
+    @abstractmethod
+    async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """Write a file inside the sandbox, as the sandbox's user; parents are created.
+
+        Links are resolved inside the sandbox: nothing on the host is ever written.
+
+        Raises:
+            SandboxFileError: not permitted, a directory, or the disk is full.
+            SandboxDied: the sandbox is gone.
+        """
+
+    @abstractmethod
+    async def snapshot(self) -> Snapshot:
+        """Keep the file state of this moment; see :meth:`SandboxProvider.restore`.
+
+        Raises:
+            SnapshotFailed: the state could not be kept.
+            SandboxDied: the sandbox is gone.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Kill everything in it and free it. Idempotent; never raises for a sandbox that is gone."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class SandboxProvider(ABC):
+    """Starts sandboxes of one kind. One instance serves many sessions at once."""
+
+    name: str
+    """``docker`` or ``embedded``; recorded with every session."""
+
+    @abstractmethod
+    async def check(self) -> None:
+        """Find out whether sandboxes can be started here.
+
+        Raises:
+            SandboxUnavailable: with the reason and what to do about it.
+        """
+
+    @abstractmethod
+    async def start(self, spec: SandboxSpec, *, timeout: float = 120.0) -> Sandbox:
+        """Start a sandbox.
+
+        Raises:
+            ImageNotFound: the image is not here.
+            SandboxStartFailed: the engine refused, or ``timeout`` seconds passed.
+            SandboxUnavailable: no engine answers.
+        """
+
+    @abstractmethod
+    async def restore(
+        self, snapshot: Snapshot, spec: SandboxSpec, *, timeout: float = 120.0
+    ) -> Sandbox:
+        """Start a new sandbox with the file state of a snapshot.
+
+        Raises:
+            SnapshotFailed: the snapshot is not there.
+            SandboxStartFailed: as for :meth:`start`.
+        """
+
+    @abstractmethod
+    async def discard(self, snapshot: Snapshot) -> None:
+        """Free a snapshot. Idempotent."""
+
+    @abstractmethod
+    async def reap(self) -> int:
+        """Remove what killed processes left behind, and nothing else; return how many sandboxes.
+
+        A sandbox is left behind when the process that started it (recorded in its labels with
+        pid, start time and host boot) no longer lives.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close every sandbox and snapshot that this provider made. Idempotent."""
+
+    @abstractmethod
+    def isolation(self) -> dict[str, str]:
+        """Say what is isolated and what is not, as ``{aspect: sentence}``, for people to read."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

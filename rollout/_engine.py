@@ -1,0 +1,60 @@
+"""The interface to an inference engine that speaks token ids."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from trajgym.trajectory import IntArray, Sampling, Segment
+
+__all__ = ["Generation", "TokenEngine"]
+
+
+class Generation(NamedTuple):
+    """What an engine sampled after a prompt."""
+
+    ids: Sequence[int]
+    """``[N]`` sampled ids, the stop id included if one ended it."""
+    logprobs: Sequence[float]
+    """``[N]`` behaviour log-probs (nats), in the engine's mode (`Sampling.logprob_mode`)."""
+    segments: tuple[Segment, ...]
+    """Runs of policy versions over the ids; one run unless weights changed meanwhile."""
+    finish: Literal["stop", "length", "abort"]
+    paused_seconds: float = 0.0
+
+
+class TokenEngine(ABC):
+    """Ids in, ids and log-probs out."""
+
+    name: str
+    synthetic: bool = False
+    """True only for fake engines: what they sample trains nothing real."""
+
+    @abstractmethod
+    async def generate(
+        self,
+        prompt_ids: IntArray | Sequence[int],
+        *,
+        sampling: Sampling,
+        max_tokens: int,
+        stop_ids: Collection[int],
+        session: str = "",
+    ) -> Generation:
+        """Sample until a stop id, ``max_tokens``, or an abort that the engine can't continue.
+
+        Args:
+            prompt_ids: ``[P]`` ids.
+            sampling: temperature and the rest; ``max_tokens`` and ``stop_ids`` come apart.
+            max_tokens: at least 1.
+            stop_ids: ids that end the response (they are part of it).
+            session: sticky key for prefix caches.
+
+        Raises:
+            trajgym.rollout.PolicyError: the engine gave no answer.
+        """
+
+    async def close(self) -> None:
+        """Free what the engine holds. Idempotent."""
