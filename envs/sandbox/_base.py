@@ -165,7 +165,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Kill everything in it and free it. Idempotent; never raises for a sandbox that is gone."""
+        """Kill everything in it and free it. Idempotent, also for a sandbox that is gone."""
 
     async def __aenter__(self) -> Self:
         return self
