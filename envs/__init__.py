@@ -1,5 +1,7 @@
 """Environments and sessions."""
 
+from trajgym.envs._budgets import Budgets
+from trajgym.envs._env import Env, Prompt, Response, Verdict
 from trajgym.envs._errors import (
     EnvironmentFault,
     ForkDiverged,
@@ -10,16 +12,32 @@ from trajgym.envs._errors import (
     UnknownEnv,
 )
 from trajgym.envs._reply import Reply, Sampled, TurnLimits
+from trajgym.envs._spec import EnvSpec, register, registered
+from trajgym.envs._tools import Image, InvalidArguments, Tool, ToolResult, tool, tools_of
 
 __all__ = [
+    "Budgets",
+    "Env",
+    "EnvSpec",
     "EnvironmentFault",
     "ForkDiverged",
+    "Image",
+    "InvalidArguments",
+    "Prompt",
     "Reply",
+    "Response",
     "Sampled",
     "SessionEnded",
+    "Tool",
     "ToolError",
+    "ToolResult",
     "Truncate",
     "TurnLimits",
     "Unforkable",
     "UnknownEnv",
+    "Verdict",
+    "register",
+    "registered",
+    "tool",
+    "tools_of",
 ]

@@ -1,0 +1,59 @@
+"""Budgets: what an agent may use up before its attempt is cut, verified and scored."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from trajgym.trajectory import InvalidInput
+
+__all__ = ["Budgets"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budgets:
+    """Limits of one attempt. An environment declares them; a session may override them.
+
+    None lifts a limit. Running out ends the attempt as ``truncated:<name>``, which is the agent's
+    own doing and scored; ``reasoning_tokens*`` and ``observation_bytes`` shorten instead of ending.
+    Seconds are the agent's: sampling and tool execution count; queueing, engine pauses, sandbox
+    starts and verification don't.
+
+    Args:
+        turns: policy calls.
+        completion_tokens: response tokens of the whole attempt.
+        completion_tokens_per_turn: response tokens of one turn.
+        reasoning_tokens: reasoning tokens of the whole attempt; token-exact policies close the
+            reasoning with inserted ids when they run out, and the turn goes on.
+        reasoning_tokens_per_turn: the same for one turn.
+        observation_bytes: UTF-8 bytes of one tool result or observation; head and tail are kept
+            around a mark that says how much was left out.
+        seconds: the agent's time for the whole attempt.
+        seconds_per_turn: the agent's time for one turn.
+    """
+
+    turns: int | None = 100
+    completion_tokens: int | None = None
+    completion_tokens_per_turn: int | None = None
+    reasoning_tokens: int | None = None
+    reasoning_tokens_per_turn: int | None = None
+    observation_bytes: int | None = 100_000
+    seconds: float | None = 3600.0
+    seconds_per_turn: float | None = 600.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and not value > 0:
+                raise InvalidInput(f"budget {field.name} is {value!r}; it must be positive or None")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the limits by name."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Read the form that :meth:`to_json` gives; unknown names are an error."""
+        if unknown := sorted(set(data) - {field.name for field in fields(cls)}):
+            raise InvalidInput(f"unknown budgets {unknown}")
+        return cls(**data)

@@ -1,0 +1,89 @@
+"""The class that every environment extends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from trajgym.envs._budgets import Budgets
+from trajgym.envs._tools import ToolResult
+from trajgym.trajectory import InvalidInput, Message, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Mapping
+
+    from trajgym.trajectory import Task
+
+__all__ = ["Env", "Prompt", "Response", "Verdict"]
+
+Prompt: TypeAlias = "str | list[Message]"
+"""The first user message, or the whole opening conversation."""
+
+Response: TypeAlias = "str | ToolResult"
+Verdict: TypeAlias = "float | bool | Outcome"
+
+
+class Env:
+    """An environment: opens a task, answers the agent, verifies the result.
+
+    Subclass it, mark methods with :func:`tool`, and implement :meth:`reset` and :meth:`verify`.
+    Every method may be plain or ``async``; plain ones run in a thread. One instance serves one
+    attempt: a fork gets an instance of its own. Exceptions: see ``trajgym.envs`` errors; what is
+    not the agent's doing ends the attempt unscored.
+
+    Attributes:
+        budgets: limits of an attempt; a session can override them.
+        forkable: False declares that forks are impossible (:class:`Unforkable`).
+        reset_seconds: deadline of :meth:`reset` and :meth:`restore`; missing it is ``failed:env``.
+        verify_seconds: deadline of :meth:`verify`, apart from the agent's time.
+        close_seconds: deadline of :meth:`close`.
+        labels: run and session, set before :meth:`reset`; put them on what outlives a process.
+    """
+
+    budgets: ClassVar[Budgets] = Budgets()
+    forkable: ClassVar[bool] = True
+    reset_seconds: ClassVar[float] = 300.0
+    verify_seconds: ClassVar[float] = 900.0
+    close_seconds: ClassVar[float] = 60.0
+    labels: Mapping[str, str] = {}
+
+    def __init__(self, **config: Any) -> None:
+        if config:
+            raise InvalidInput(
+                f"{type(self).__name__} takes no configuration; got {sorted(config)}"
+            )
+
+    def reset(self, task: Task, seed: int | None) -> Prompt | Awaitable[Prompt]:
+        """Open the task and return what the agent reads first.
+
+        Args:
+            task: the problem instance.
+            seed: for environments with chance; equal seeds must give equal worlds.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement reset(task, seed)")
+
+    def respond(self, message: Message) -> Response | Awaitable[Response]:
+        """Answer a message without tool calls.
+
+        Override it for environments that take free text. By default such a message is the agent's
+        last word: the episode ends.
+        """
+        del message
+        return ToolResult(done=True)
+
+    def verify(self) -> Verdict | Awaitable[Verdict]:
+        """Return the outcome: a score, a bool, or an :class:`Outcome`.
+
+        Called once, after the last turn, also when a budget cut the attempt.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement verify()")
+
+    def snapshot(self) -> str | Awaitable[str | None] | None:
+        """Keep the state of this moment and return its id; None if snapshots are not supported."""
+        return None
+
+    def restore(self, task: Task, seed: int | None, snapshot: str) -> Awaitable[None] | None:
+        """Open the task at a snapshot instead of :meth:`reset`."""
+        raise NotImplementedError(f"{type(self).__name__} takes snapshots: it must restore them")
+
+    def close(self) -> Awaitable[None] | None:
+        """Free everything. Always called, also after a failed :meth:`reset`."""

@@ -1,0 +1,226 @@
+"""Tools: methods that the agent may call, with schemas made from their signatures."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_type_hints, overload
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.errors import PydanticUserError
+
+from trajgym.envs._errors import ToolError
+from trajgym.trajectory import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from trajgym.trajectory import ToolSchema
+
+__all__ = ["Content", "Image", "InvalidArguments", "Tool", "ToolResult", "tool", "tools_of"]
+
+_F = TypeVar("_F", bound="Callable[..., Any]")
+_MARK = "__trajgym_tool__"
+_PREFIX = "arg_"  # keeps parameters called `json` or `copy` off the names of pydantic's methods
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image in an observation; the session keeps the bytes once and refers to them by hash.
+
+    Args:
+        data: the encoded image.
+        media_type: ``image/png``, ``image/jpeg``, ``image/webp`` or ``image/gif``.
+    """
+
+    data: bytes
+    media_type: str = "image/png"
+
+
+Content: TypeAlias = "str | Sequence[str | Image]"
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolResult:
+    """What a tool call or a response gives back.
+
+    Args:
+        content: text, or texts and images in order.
+        reward: step reward of this call, None if it has none.
+        done: the episode ends with this turn; later calls of the turn are not executed.
+        signals: facts for derivers, merged into the turn's signals; JSON values.
+    """
+
+    content: Content = ""
+    reward: float | None = None
+    done: bool = False
+    signals: dict[str, Any] = field(default_factory=dict)
+
+
+class InvalidArguments(ToolError):
+    """The arguments of a tool call do not validate; the agent reads what was wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One tool of an environment class.
+
+    Args:
+        name: as the policy calls it.
+        function: the plain function on the class.
+        arguments: model that validates the JSON arguments.
+        schema: what the policy is shown.
+        concurrent: calls of one turn may overlap.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    arguments: type[BaseModel]
+    schema: ToolSchema
+    concurrent: bool
+
+    def parse(self, arguments: str) -> dict[str, Any]:
+        """Return keyword arguments from the JSON text of a call.
+
+        Raises:
+            InvalidArguments: malformed JSON, missing, unknown or ill-typed arguments.
+        """
+        try:
+            model = self.arguments.model_validate_json(arguments or "{}")
+        except ValidationError as error:
+            problems = "; ".join(
+                f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}"
+                for e in error.errors(include_url=False, include_context=False, include_input=False)
+            )
+            raise InvalidArguments(f"invalid arguments for {self.name}: {problems}") from error
+        return {
+            name.removeprefix(_PREFIX): getattr(model, name) for name in type(model).model_fields
+        }
+
+
+@overload
+def tool(function: _F, /) -> _F: ...
+@overload
+def tool(*, name: str | None = None, concurrent: bool = False) -> Callable[[_F], _F]: ...
+def tool(
+    function: _F | None = None,
+    /,
+    *,
+    name: str | None = None,
+    concurrent: bool = False,
+) -> _F | Callable[[_F], _F]:
+    """Mark a method of an :class:`Env` as a tool.
+
+    The schema comes from the type hints and the docstring (its first paragraph, and the ``Args:``
+    section in Google style). The method returns text or a :class:`ToolResult`; ``ToolError`` or
+    ``ValueError`` is answered to the agent as an error. Plain functions run in a thread.
+
+    Args:
+        function: the method.
+        name: what the policy calls it; the method's name by default.
+        concurrent: several calls of one turn may run at once; by default they run in order.
+    """
+
+    def mark(f: _F) -> _F:
+        setattr(f, _MARK, (name or f.__name__, concurrent))
+        return f
+
+    return mark if function is None else mark(function)
+
+
+@cache
+def tools_of(cls: type) -> Mapping[str, Tool]:
+    """Return the tools of an environment class by name, in order of definition.
+
+    Raises:
+        InvalidInput: a parameter has no type hint or one that has no JSON schema, or two tools
+            share a name.
+    """
+    tools: dict[str, Tool] = {}
+    seen: set[str] = set()
+    for base in reversed(cls.__mro__):
+        for attribute in vars(base):
+            function = getattr(cls, attribute, None)
+            mark = getattr(function, _MARK, None)
+            if mark is None or attribute in seen:
+                continue
+            seen.add(attribute)
+            made = _make(cls, function, *mark)
+            if made.name in tools:
+                raise InvalidInput(f"{cls.__name__}: two tools are called {made.name!r}")
+            tools[made.name] = made
+    return tools
+
+
+def _make(cls: type, function: Any, name: str, concurrent: bool) -> Tool:
+    where = f"{cls.__name__}.{function.__name__}"
+    summary, described = _parse_docstring(inspect.getdoc(function) or "")
+    hints = get_type_hints(function, include_extras=True)
+    fields: dict[str, Any] = {}
+    for parameter in list(inspect.signature(function).parameters.values())[1:]:
+        if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
+            raise InvalidInput(f"{where}: a tool can't take *args or **kwargs")
+        if parameter.name not in hints:
+            raise InvalidInput(f"{where}: parameter {parameter.name!r} needs a type hint")
+        default = ... if parameter.default is parameter.empty else parameter.default
+        info = Field(default, alias=parameter.name, description=described.get(parameter.name))
+        fields[_PREFIX + parameter.name] = (hints[parameter.name], info)
+    try:
+        model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+        parameters = model.model_json_schema()
+    except PydanticUserError as error:
+        raise InvalidInput(f"{where}: no JSON schema for its parameters: {error}") from error
+    schema = {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": summary,
+            "parameters": _without_titles(parameters),
+        },
+    }
+    return Tool(name, function, model, schema, concurrent)
+
+
+def _without_titles(schema: Any) -> Any:
+    """Drop the titles that pydantic adds: they repeat the names and cost prompt tokens."""
+    if isinstance(schema, list):
+        return [_without_titles(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: {name: _without_titles(value) for name, value in item.items()}
+        if key in {"properties", "$defs"}
+        else _without_titles(item)
+        for key, item in schema.items()
+        if key != "title"
+    }
+
+
+_SECTION = re.compile(r"^(Args|Arguments|Returns|Raises|Yields|Example|Examples|Note):\s*$")
+_ARGUMENT = re.compile(r"^(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
+
+
+def _parse_docstring(doc: str) -> tuple[str, dict[str, str]]:
+    """Return the text before the sections, and the descriptions in ``Args:``."""
+    summary: list[str] = []
+    arguments: dict[str, str] = {}
+    section, current = "", ""
+    for line in doc.splitlines():
+        if match := _SECTION.match(line):
+            section, current = match[1], ""
+        elif not section:
+            summary.append(line)
+        elif section.startswith("Arg") and line.strip():
+            indent = len(line) - len(line.lstrip())
+            entry = _ARGUMENT.match(line.strip()) if indent <= _ARG_INDENT else None
+            if entry:
+                current = entry[1]
+                arguments[current] = entry[2]
+            elif current:
+                arguments[current] += f" {line.strip()}"
+    return "\n".join(summary).strip(), arguments
+
+
+_ARG_INDENT = 4
