@@ -1,5 +1,6 @@
 """What happened: records, the session tree, the token ledger, training rows and the store."""
 
+from trajgym.trajectory._check import check_store
 from trajgym.trajectory._errors import (
     InvalidInput,
     InvalidRow,
@@ -37,11 +38,15 @@ from trajgym.trajectory._records import (
     Turn,
     Usage,
 )
+from trajgym.trajectory._run import Blob, Run, SessionSummary
+from trajgym.trajectory._store import Ack, Store
 from trajgym.trajectory._tokens import FloatArray, IntArray, Segment, Span, TurnTokens
 from trajgym.trajectory._tree import SessionTree
 
 __all__ = [
+    "Ack",
     "Attempt",
+    "Blob",
     "CallResult",
     "CallStatus",
     "Edge",
@@ -55,13 +60,16 @@ __all__ = [
     "Message",
     "MissingExtra",
     "Outcome",
+    "Run",
     "Sampling",
     "Segment",
     "SessionRecord",
+    "SessionSummary",
     "SessionTree",
     "Span",
     "Status",
     "StatusKind",
+    "Store",
     "StoreCorrupt",
     "StoreError",
     "StoreLocked",
@@ -74,6 +82,7 @@ __all__ = [
     "Usage",
     "blob_hashes",
     "check_message",
+    "check_store",
     "digest",
     "image_part",
     "text_of",
