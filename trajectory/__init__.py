@@ -1,6 +1,7 @@
 """What happened: records, the session tree, the token ledger, training rows and the store."""
 
 from trajgym.trajectory._check import check_store
+from trajgym.trajectory._codec import replace_surrogates
 from trajgym.trajectory._errors import (
     InvalidInput,
     InvalidRow,
@@ -85,6 +86,7 @@ __all__ = [
     "check_store",
     "digest",
     "image_part",
+    "replace_surrogates",
     "text_of",
     "tool_calls_of",
 ]

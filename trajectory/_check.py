@@ -124,12 +124,9 @@ def _second_writer_is_refused(open_store: _Opener, open_run: _Reader, path: Path
 def _bad_input_writes_nothing(open_store: _Opener, open_run: _Reader, path: Path) -> None:
     with open_store(path) as store:
         store.begin_session(_record()).wait()
-        for bad in (
-            lambda: store.append_turn("s1", _turn(1)),
-            lambda: store.append_turn("no", _turn(0)),
-        ):
+        for session, index in (("s1", 1), ("no", 0)):
             try:
-                bad()
+                store.append_turn(session, _turn(index))
             except InvalidInput:
                 continue
             raise AssertionError("a turn out of place was taken")
