@@ -380,7 +380,7 @@ class Session:
         try:
             async with asyncio.timeout(env.close_seconds):
                 await self._worker.call(env.close)
-        except Exception:  # boundary: a broken close must not change how the attempt ended
+        except Exception:  # noqa: BLE001 - boundary: a broken close must not change how the attempt ended
             _log.exception("session %s: closing the environment failed", self.id)
         finally:
             self._worker.stop()

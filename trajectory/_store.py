@@ -360,9 +360,9 @@ class Store:
         with self._mutex:
             for write in writes:
                 ack = write.ack
-                ack._error = error  # noqa: SLF001 - the store and its acks are one unit
-                ack._done = True  # noqa: SLF001
-                for waiter in ack._waiters:  # noqa: SLF001
+                ack._error = error
+                ack._done = True
+                for waiter in ack._waiters:
                     if isinstance(waiter, threading.Event):
                         waiter.set()
                     else:
