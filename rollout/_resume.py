@@ -21,11 +21,13 @@ class Earlier:
         members: every session of it, those that left included.
         finished: session ids of samples that need not be run again, by sample.
         tries: how many sessions each sample has had.
+        sealed: the group was sealed.
     """
 
     members: list[Member] = field(default_factory=list)
     finished: dict[int, str] = field(default_factory=dict)
     tries: dict[int, int] = field(default_factory=dict)
+    sealed: bool = False
 
 
 def earlier_groups(store: Store) -> dict[str, Earlier]:
@@ -38,6 +40,9 @@ def earlier_groups(store: Store) -> dict[str, Earlier]:
                 continue
             earlier = groups.setdefault(record.group, Earlier())
             _add(earlier, summary)
+        for group in run.groups():
+            if group.id in groups:
+                groups[group.id].sealed = group.sealed
     return groups
 
 

@@ -60,6 +60,8 @@ class _Work:
     earlier: Earlier
     waiting: set[int]
     trees: dict[int, SessionTree] = field(default_factory=dict)
+    unfinished: bool = False
+    """A sample was cancelled: the group stays open, and a later run finishes it."""
 
 
 class Runner:
@@ -262,7 +264,7 @@ class Runner:
         self._seen[task.id] += 1
         earlier = self._earlier.pop(name, None) or Earlier()
         missing = [s for s in range(self._samples) if s not in earlier.finished]
-        if not missing:
+        if not missing and earlier.sealed:
             return
         members = list(earlier.members)
         group = Group(id=name, task=task.id, planned=self._samples, members=members)
@@ -270,6 +272,8 @@ class Runner:
         await self._store.put_task(task)
         await self._store.put_group(group)
         self._pending.extend((work, sample) for sample in missing)
+        if not missing:  # killed between its last session and its sealing
+            await self._seal(work)
 
     async def _run_sample(self, work: _Work, sample: int) -> None:
         for _ in range(self._retries + 1):
@@ -278,9 +282,11 @@ class Runner:
             status = session.status
             work.group.members.append(Member(session.id, sample, left_reason(status)))
             work.trees[sample] = session.tree
-            self._report("ended", session, str(status), session.outcome and session.outcome.score)
-            if status.scored or not is_finished(status):
+            score = None if session.outcome is None else session.outcome.score
+            self._report("ended", session, str(status), score)
+            if status.kind != "failed":
                 break
+        work.unfinished = work.unfinished or not is_finished(status)
         work.waiting.discard(sample)
 
     def _session(self, work: _Work, sample: int) -> Session:
@@ -340,12 +346,19 @@ class Runner:
             )
             try:
                 reply = await session.ask(self.policy.sample(request))
-                if reply is None:
-                    return
-                reply.policy = reply.policy or self.policy.name
+            except StoreError:
+                raise
+            except Exception as error:  # noqa: BLE001 - boundary: policy code
+                cause = str(error) if isinstance(error, PolicyError) else repr(error)
+                await session.fail("policy", cause, traceback.format_exc())
+                return
+            if reply is None:
+                return
+            reply.policy = reply.policy or self.policy.name
+            try:
                 await session.step(reply)
-            except (PolicyError, InvalidInput) as error:
-                await session.fail("policy", str(error), traceback.format_exc())
+            except InvalidInput as error:
+                await session.fail("policy", f"unusable reply: {error}", traceback.format_exc())
                 return
             self._report("turn", session)
 
@@ -353,9 +366,7 @@ class Runner:
 
     async def _seal(self, work: _Work) -> None:
         group = work.group
-        if any(
-            m.left in {"cancelled", "interrupted"} and m.sample in work.trees for m in group.members
-        ):
+        if work.unfinished:
             return
         for sample, name in work.earlier.finished.items():
             work.trees[sample] = await asyncio.to_thread(_load, self._store, name)
@@ -407,6 +418,6 @@ async def _as_async(tasks: Iterable[Task] | AsyncIterator[Task]) -> AsyncIterato
         async for task in tasks:
             yield task
         return
-    iterator: Iterator[Task] = iter(tasks)  # type: ignore[arg-type]
+    iterator: Iterator[Task] = iter(tasks)
     while (one := await asyncio.to_thread(next, iterator, None)) is not None:
         yield one
