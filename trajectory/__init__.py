@@ -3,6 +3,7 @@
 from trajgym.trajectory._check import check_store
 from trajgym.trajectory._codec import replace_surrogates
 from trajgym.trajectory._errors import (
+    ConformanceError,
     InvalidInput,
     InvalidRow,
     InvalidSession,
@@ -50,6 +51,7 @@ __all__ = [
     "Blob",
     "CallResult",
     "CallStatus",
+    "ConformanceError",
     "Edge",
     "FloatArray",
     "Group",
