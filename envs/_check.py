@@ -135,7 +135,7 @@ class _Check:
             await worker.call(env.close)
             try:
                 await worker.call(env.close)
-            except Exception as error:  # noqa: BLE001 - boundary: environment code
+            except Exception as error:
                 raise AssertionError(f"the second close raised {error!r}") from error
 
 
