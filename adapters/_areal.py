@@ -100,7 +100,7 @@ def _dense(row: TrainingRow) -> tuple[float, FloatArray]:
         final = float(row.reward[-1])
         before = row.reward.astype(np.float64)
         before[-1] = 0.0
-        wanted = before[::-1].cumsum()[::-1] * row.loss_mask
+        wanted = before[::-1].cumsum()[::-1]
     values = np.zeros(len(row), dtype=np.float32)
     values[:-1] = -wanted[1:]
     return final, values

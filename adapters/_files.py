@@ -88,15 +88,12 @@ class Parquet(Sink):
         columns: pyarrow type by column, as a string: ``int32``, ``float``, ``string``, ``bool``,
             and ``list:int32`` and the like for one-dimensional arrays; ``?`` at the end allows
             None.
-        metadata: key-value pairs for the file's footer.
 
     Raises:
         MissingExtra: pyarrow is not installed.
     """
 
-    def __init__(
-        self, path: Path, columns: dict[str, str], metadata: dict[str, str] | None = None
-    ) -> None:
+    def __init__(self, path: Path, columns: dict[str, str]) -> None:
         try:
             import pyarrow as pa
             import pyarrow.parquet as pq
@@ -104,9 +101,7 @@ class Parquet(Sink):
             raise MissingExtra("pyarrow", "data") from error
         super().__init__(path)
         self._pa = pa
-        self._schema = pa.schema(
-            [_field(pa, name, kind) for name, kind in columns.items()], metadata=metadata
-        )
+        self._schema = pa.schema([_field(pa, name, kind) for name, kind in columns.items()])
         self._writer = pq.ParquetWriter(self._part, self._schema)
         self._records: list[dict[str, Any]] = []
         self._values = 0
