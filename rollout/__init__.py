@@ -1,6 +1,11 @@
 """Driving sessions: policies, engines, renderers and the runner."""
 
+from trajgym.rollout._byte_renderer import ByteRenderer
 from trajgym.rollout._engine import Generation, TokenEngine
+from trajgym.rollout._fake_engine import FakeCall, FakeEngine, Fault
+from trajgym.rollout._local import LocalEngine, LocalPolicy
+from trajgym.rollout._openai import OpenAIPolicy
+from trajgym.rollout._packaged import PackagedRenderer
 from trajgym.rollout._policy import (
     Policy,
     PolicyError,
@@ -9,14 +14,39 @@ from trajgym.rollout._policy import (
     PolicyRequest,
     PolicyUnavailable,
 )
+from trajgym.rollout._renderer import Parsed, Renderer
+from trajgym.rollout._retry import Retry
+from trajgym.rollout._scripted import ScriptedPolicy, call, say
+from trajgym.rollout._smollm2 import LoadedModel, find_smollm2, load_smollm2
+from trajgym.rollout._template import TemplateRenderer
+from trajgym.rollout._token_policy import TokenPolicy
 
 __all__ = [
+    "ByteRenderer",
+    "FakeCall",
+    "FakeEngine",
+    "Fault",
     "Generation",
+    "LoadedModel",
+    "LocalEngine",
+    "LocalPolicy",
+    "OpenAIPolicy",
+    "PackagedRenderer",
+    "Parsed",
     "Policy",
     "PolicyError",
     "PolicyGarbage",
     "PolicyRejected",
     "PolicyRequest",
     "PolicyUnavailable",
+    "Renderer",
+    "Retry",
+    "ScriptedPolicy",
+    "TemplateRenderer",
     "TokenEngine",
+    "TokenPolicy",
+    "call",
+    "find_smollm2",
+    "load_smollm2",
+    "say",
 ]
