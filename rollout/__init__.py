@@ -5,7 +5,7 @@ from trajgym.rollout._engine import Generation, TokenEngine
 from trajgym.rollout._fake_engine import FakeCall, FakeEngine, Fault
 from trajgym.rollout._local import LocalEngine, LocalPolicy
 from trajgym.rollout._openai import OpenAIPolicy
-from trajgym.rollout._packaged import PackagedRenderer
+from trajgym.rollout._packaged import PackagedRenderer, renderer_for
 from trajgym.rollout._policy import (
     Policy,
     PolicyError,
@@ -48,5 +48,6 @@ __all__ = [
     "call",
     "find_smollm2",
     "load_smollm2",
+    "renderer_for",
     "say",
 ]

@@ -108,9 +108,7 @@ def _call(call: Any, index: int, where: str) -> dict[str, Any]:
     return tool_call(identity, name, arguments if isinstance(arguments, str) else "{}")
 
 
-def _sampled(
-    answer: Any, choice: Any, where: str, versions: tuple[int, int]
-) -> Sampled | None:
+def _sampled(answer: Any, choice: Any, where: str, versions: tuple[int, int]) -> Sampled | None:
     prompt = getattr(answer, "prompt_token_ids", None)
     ids = getattr(choice, "token_ids", None)
     logprobs = getattr(getattr(choice, "logprobs", None), "content", None)

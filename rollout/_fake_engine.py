@@ -165,7 +165,7 @@ class FakeEngine(TokenEngine):
         call, self.calls = self.calls, self.calls + 1
         self.running += 1
         try:
-            faults = {fault.kind: fault for fault in self._faults if fault.call == call}
+            faults: dict[str, Fault] = {f.kind: f for f in self._faults if f.call == call}
             await self._suffer(faults, call)
             prompt = [int(i) for i in prompt_ids]
             planned = self._plan(prompt, session, sampling.seed)

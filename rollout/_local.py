@@ -102,7 +102,7 @@ class LocalEngine(TokenEngine):
         self._caches.clear()
 
     def _run(self, job: _Job, asked: float) -> Generation:
-        import torch  # noqa: PLC0415
+        import torch
 
         paused = time.monotonic() - asked
         generator = torch.Generator()
@@ -129,7 +129,7 @@ class LocalEngine(TokenEngine):
 
     def _forward(self, held: _Cached, ids: list[int], stop: threading.Event) -> Any:
         """Run ids through the model and return the last logits, or None if stopped."""
-        import torch  # noqa: PLC0415
+        import torch
 
         logits = None
         for start in range(0, len(ids), _CHUNK):
@@ -149,7 +149,7 @@ class LocalEngine(TokenEngine):
 
     def _take(self, session: str, prompt: list[int]) -> _Cached:
         """Return the session's cache, cut back to what the prompt shares with it."""
-        from transformers import DynamicCache  # noqa: PLC0415
+        from transformers import DynamicCache
 
         found = self._caches.pop(session, None) if session else None
         if found is None:
@@ -177,7 +177,7 @@ def _shared(a: list[int], b: list[int]) -> int:
 
 def _choose(logits: Any, sampling: Sampling, generator: Any) -> tuple[int, float]:
     """Sample one id; return it with its log-prob before any cut."""
-    import torch  # noqa: PLC0415
+    import torch
 
     temperature = 1.0 if sampling.temperature is None else sampling.temperature
     logprobs = torch.log_softmax(logits / temperature if temperature > 0 else logits, dim=-1)

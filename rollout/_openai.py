@@ -130,7 +130,7 @@ class OpenAIPolicy(Policy):
 
     async def _ask(self, body: dict[str, Any], session: str, begun: float) -> tuple[Any, float]:
         """Return the answer and the seconds lost before the try that gave it."""
-        import openai  # noqa: PLC0415 - slow to import
+        import openai
 
         headers = {self._session_header: session} if session else {}
         paused = 0.0
@@ -141,9 +141,7 @@ class OpenAIPolicy(Policy):
                     paused = time.monotonic() - begun
                     # The SDK's time-outs start again with each byte; this one does not.
                     async with asyncio.timeout(self._timeout):
-                        answer = await client.chat.completions.create(
-                            **body, extra_headers=headers
-                        )
+                        answer = await client.chat.completions.create(**body, extra_headers=headers)
         except TimeoutError as error:
             raise PolicyUnavailable(f"{self.name}: no answer within {self._timeout:g} s") from error
         except (openai.OpenAIError, ValueError) as error:

@@ -68,7 +68,9 @@ def _reasoning(text: str, markers: Markers | None, *, opened: bool) -> _Reasonin
     inner = None if markers is None else open_reasoning(text, markers, opened=opened)
     if markers is None or inner is None:
         return _Reasoning(None, 0, 0)
-    start = text.find(markers.open) if text.startswith(markers.open, inner - len(markers.open)) else 0
+    start = (
+        text.find(markers.open) if text.startswith(markers.open, inner - len(markers.open)) else 0
+    )
     close = text.find(markers.close, inner)
     if close < 0:
         return _Reasoning(text[inner:].strip(), start, len(text))

@@ -37,7 +37,7 @@ class Retry:
 
     def retrying(self) -> AsyncRetrying:
         """Return the tenacity loop for one call."""
-        from tenacity import (  # noqa: PLC0415
+        from tenacity import (
             AsyncRetrying,
             retry_if_exception,
             stop_after_attempt,
@@ -52,7 +52,7 @@ class Retry:
         )
 
     def _wait(self, state: RetryCallState) -> float:
-        from tenacity import wait_exponential_jitter  # noqa: PLC0415
+        from tenacity import wait_exponential_jitter
 
         own = wait_exponential_jitter(
             initial=self.first_wait, max=self.longest_wait, jitter=self.first_wait
@@ -65,7 +65,7 @@ class Retry:
 
 def is_transient(error: BaseException) -> bool:
     """Return True for an error that may go away by itself."""
-    import openai  # noqa: PLC0415
+    import openai
 
     if isinstance(error, openai.APIStatusError):
         return error.status_code in _RETRIED_STATUS or error.status_code >= 500

@@ -151,9 +151,7 @@ class ScriptedPolicy(Policy):
         answer = script(request)
         return await answer if inspect.isawaitable(answer) else answer
 
-    async def _next(
-        self, script: Callable[[PolicyRequest], Any], request: PolicyRequest
-    ) -> Any:
+    async def _next(self, script: Callable[[PolicyRequest], Any], request: PolicyRequest) -> Any:
         messages = list(request.messages)
         running = self._running.pop(request.session, None)
         try:

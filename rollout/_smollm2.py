@@ -113,12 +113,10 @@ def _need(*packages: str) -> None:
 
 
 def _load(path: Path) -> LoadedModel:
-    import torch  # noqa: PLC0415
-    from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder = str(path.parent)
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=path.name)
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, gguf_file=path.name, dtype=torch.float32
-    )
+    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=path.name, dtype=torch.float32)
     return LoadedModel(model.eval(), tokenizer)

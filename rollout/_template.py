@@ -56,7 +56,7 @@ class _HFCodec(ChatCodec):
                 tokenize=False,
                 **self._options,
             )
-        except Exception as error:  # noqa: BLE001 - a template is foreign code: any error is a no
+        except Exception as error:
             raise PolicyRejected(
                 f"the chat template of {self._tokenizer.name_or_path or 'the tokenizer'!r} refuses "
                 f"the messages {[m['role'] for m in messages]}: {type(error).__name__}: {error}",

@@ -312,5 +312,3 @@ def _last_position(ids: Sequence[int], part: Sequence[int]) -> int:
         if tuple(ids[start : start + size]) == tuple(part):
             return start + size
     return 0
-
-

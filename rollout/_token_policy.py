@@ -67,7 +67,7 @@ class _Response:
         """Append ids that nobody sampled."""
         self.ids.extend(ids)
         self.logprobs.extend([0.0] * len(ids))
-        self._append(Segment(len(ids), _INSERTED, _INSERTED, False))
+        self._append(Segment(len(ids), _INSERTED, _INSERTED, sampled=False))
 
     def _append(self, segment: Segment) -> None:
         last = self.segments[-1] if self.segments else None
@@ -125,7 +125,7 @@ class TokenPolicy(Policy):
             script: what it says, see :class:`FakeEngine`.
             options: more arguments of :class:`FakeEngine`.
         """
-        from trajgym.rollout._fake_engine import FakeEngine  # noqa: PLC0415 - it is optional here
+        from trajgym.rollout._fake_engine import FakeEngine
 
         engine = FakeEngine(script, **options)
         return cls(engine, engine.renderer)

@@ -34,9 +34,8 @@ class TokenText:
         if char >= len(self.text):
             return len(self._ids)
         wanted = self.text[:char]
-        return bisect_left(
-            range(len(self._ids)), True, key=lambda n: self._decode(self._ids[:n])[:char] == wanted
-        )
+        counts = range(len(self._ids))
+        return bisect_left(counts, 1, key=lambda n: self._decode(self._ids[:n])[:char] == wanted)
 
     def span(self, start: int, end: int) -> tuple[int, int]:
         """Return the ids ``[first, last)`` that hold any of ``text[start:end]``."""
