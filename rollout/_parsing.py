@@ -97,6 +97,7 @@ def parse_response(
     opened: bool,
     tool_format: ToolFormat | None,
     prompt_size: int,
+    lead: str = "",
 ) -> Parsed:
     """Read a response.
 
@@ -108,6 +109,7 @@ def parse_response(
         opened: the prompt has opened the reasoning.
         tool_format: how calls are written; None reads none.
         prompt_size: makes call ids differ between turns that say the same.
+        lead: space that the template puts before the content, which is not part of it.
     """
     ids = [int(i) for i in response_ids]
     stopped = bool(ids) and ids[-1] in stop_ids
@@ -116,7 +118,9 @@ def parse_response(
     calls = find_calls(said.text, reasoning.end, tool_format) if tool_format else []
     message: Message = {
         "role": "assistant",
-        "content": _answer(said.text, reasoning.end, calls, strip=reasoning.text is not None),
+        "content": _answer(
+            said.text, reasoning.end, calls, strip=reasoning.text is not None
+        ).removeprefix(lead),
     }
     spans = []
     if reasoning.text:

@@ -20,7 +20,6 @@ __all__ = ["Answer", "ScriptedPolicy", "call", "say"]
 
 Answer: TypeAlias = "str | Message | Sequence[Message] | Reply"
 """Text, an assistant message, several of :func:`call`'s messages to be made one, or a reply."""
-_Function: TypeAlias = "Callable[[PolicyRequest], Any]"
 _Script: TypeAlias = "Generator[Answer, Sequence[Message], None]"
 _AsyncScript: TypeAlias = "AsyncGenerator[Answer, Sequence[Message]]"
 

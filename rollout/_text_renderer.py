@@ -99,6 +99,7 @@ class TextRenderer(Renderer):
             system_role=system_role,
         )
         self.opening_ids = tuple(self._encode(self._opening_text()))
+        self._lead = self._find_lead()
         self._stops = self._find_stops(stop_tokens)
         self.stop_ids = frozenset(self._stops)
         self.reasoning_open_ids = ()
@@ -153,6 +154,7 @@ class TextRenderer(Renderer):
             opened=self._opened(prompt_ids),
             tool_format=self._tool_format if reads_calls else None,
             prompt_size=len(prompt_ids),
+            lead=self._lead,
         )
 
     def reasoning_is_open(
@@ -281,6 +283,14 @@ class TextRenderer(Renderer):
         if self._markers and self._markers.open in text:
             text = text[: text.index(self._markers.open)]
         return text
+
+    def _find_lead(self) -> str:
+        """Return the space that the template puts before what the assistant says."""
+        before = [{"role": "user", "content": "a"}]
+        opened = self._text(before, (), open_turn=True)
+        text = self._text([*before, {"role": "assistant", "content": _PROBE}], (), open_turn=False)
+        lead = text[len(opened) :].partition(_PROBE)[0] if text.startswith(opened) else ""
+        return "" if lead.strip() else lead
 
     def _find_stops(self, stop_tokens: Sequence[str]) -> dict[int, str]:
         """Return stop ids and their texts; the one that the template writes comes first."""

@@ -152,6 +152,8 @@ def _mistral_list(text: str, opened: int, body: int) -> tuple[Any, ...]:
         elif at >= len(text):
             return (*calls, at)
         start = at
+    if calls:
+        calls[-1] = calls[-1]._replace(end=at + 1)
     return (*calls, at + 1)
 
 
