@@ -119,14 +119,18 @@ def _sampled(answer: Any, choice: Any, where: str, versions: tuple[int, int]) ->
             f"{where}: {len(ids)} token ids but {len(logprobs)} log-probs: they must agree",
         )
     try:
-        return Sampled(
+        values = np.array([entry.logprob for entry in logprobs], dtype=np.float32)
+        sampled = Sampled(
             prompt_ids=np.array(prompt, dtype=np.int32),
             response_ids=np.array(ids, dtype=np.int32),
-            logprobs=np.array([entry.logprob for entry in logprobs], dtype=np.float32),
+            logprobs=values,
             segments=(Segment(len(ids), *versions),),
         )
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise PolicyGarbage(f"{where}: token ids or log-probs can't be read: {error}") from error
+    if not np.isfinite(values).all():
+        raise PolicyGarbage(f"{where}: some token's log-prob is missing or not finite")
+    return sampled
 
 
 def _spans(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import time
 from collections import OrderedDict
@@ -68,6 +69,9 @@ class LocalEngine(TokenEngine):
         self.computed_tokens = 0
         """How many ids went through the model: what a prefix cache saves is not in it."""
         self._model = model
+        # transformers is renaming this argument.
+        names = inspect.signature(model.forward).parameters
+        self._cache_argument = "cache" if "cache" in names else "past_key_values"
         self._most_cached = cached_sessions
         self._caches: OrderedDict[str, _Cached] = OrderedDict()
         # One thread: the model is not safe to run twice at once, and the CPU is busy with one.
@@ -138,9 +142,9 @@ class LocalEngine(TokenEngine):
             chunk = ids[start : start + _CHUNK]
             out = self._model(
                 input_ids=torch.tensor([chunk]),
-                past_key_values=held.cache,
                 use_cache=True,
                 logits_to_keep=1,
+                **{self._cache_argument: held.cache},
             )
             held.ids.extend(chunk)
             self.computed_tokens += len(chunk)

@@ -26,8 +26,9 @@ class Retry:
     Args:
         attempts: most tries of one call.
         total_seconds: no try begins after so long.
-        first_wait: seconds before the second try; doubled each time, with jitter.
-        longest_wait: most seconds between two tries; a server's ``Retry-After`` may ask for more.
+        first_wait: most seconds before the second try; doubled each time. The wait is drawn at
+            random below it, so that many sessions don't come back at once.
+        longest_wait: where the doubling ends; a server's ``Retry-After`` goes before all this.
     """
 
     attempts: int = 6
@@ -52,15 +53,14 @@ class Retry:
         )
 
     def _wait(self, state: RetryCallState) -> float:
-        from tenacity import wait_exponential_jitter
+        from tenacity import wait_random_exponential
 
-        own = wait_exponential_jitter(
-            initial=self.first_wait, max=self.longest_wait, jitter=self.first_wait
-        )(state)
         error = state.outcome.exception() if state.outcome else None
         response = getattr(error, "response", None)
         asked = retry_after(response.headers) if response is not None else None
-        return own if asked is None else max(asked, 0.0)
+        if asked is not None:
+            return asked
+        return wait_random_exponential(multiplier=self.first_wait, max=self.longest_wait)(state)
 
 
 def is_transient(error: BaseException) -> bool:
