@@ -49,7 +49,8 @@ class LocalEngine(TokenEngine):
 
     Log-probs are those of the distribution after temperature and before ``top_k`` and ``top_p``;
     at temperature 0 the likeliest token is taken, and its log-prob is the untempered one. A seed
-    gives the same ids for the same prompt on the same machine.
+    gives the same ids for the same prompt on the same machine, but for the rounding by which cached
+    keys differ from fresh ones.
 
     Args:
         model: a causal language model of transformers, in ``eval`` mode.
@@ -161,7 +162,7 @@ class LocalEngine(TokenEngine):
         # At least one id must run, to give logits.
         same = _shared(found.ids, prompt[:-1])
         if same < len(found.ids):
-            found.cache.crop(same)
+            found.cache.crop(same - len(found.ids))  # negative: how many to remove
             del found.ids[same:]
         return found
 

@@ -93,7 +93,12 @@ async def test_images_are_sent_as_data() -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [Answer(429, {}, {"retry-after": "0"}), Answer(500, {}), Answer(503, "busy"), Answer(drop=True)],
+    [
+        Answer(429, {}, {"retry-after": "0"}),
+        Answer(500, {}),
+        Answer(503, "busy"),
+        Answer(drop=True),
+    ],
 )
 async def test_what_may_pass_is_tried_again(bad: Answer) -> None:
     """Rate limits, 5xx and broken connections are retried, and the time lost is a pause."""
