@@ -59,7 +59,7 @@ class Env:
         return load_tasks(source)
 
     @classmethod
-    def script(cls, task: Task, sample: int) -> list[Message]:
+    def script(cls, task: Task, sample: int) -> list[Message]:  # noqa: ARG003
         """Return what a scripted agent says in sample ``sample`` of a task, turn by turn.
 
         For demos and tests without a model. Let samples differ, and be wrong on purpose now and
