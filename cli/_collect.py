@@ -58,6 +58,7 @@ def run_collect(options: CollectOptions) -> None:
         f"{report.solved} solved, {report.groups} groups sealed. "
         f"Next: trajgym show {options.out}",
         highlight=False,
+        soft_wrap=True,
     )
 
 

@@ -51,6 +51,7 @@ def run_reward(path: Path, name: str, settings: dict[str, Any]) -> None:
         f"{kind} of {name}: {n} turns of {m} sessions, {nonzero} not zero, "
         f"sum {total:g}. Kept in {path} under {name!r}.",
         highlight=False,
+        soft_wrap=True,
     )
 
 
@@ -80,11 +81,13 @@ def run_export(
         report = export_run(run, to, out, [get_deriver(name) for name in names], options)
     synthetic = f" ({report.synthetic} synthetic)" if report.synthetic else ""
     values = f" with {', '.join(names)}" if names else ""
-    console.print(f"{to}{values}: {report.written} records{synthetic}", highlight=False)
+    console.print(
+        f"{to}{values}: {report.written} records{synthetic}", highlight=False, soft_wrap=True
+    )
     for file in report.files:
-        console.print(f"  {file}", highlight=False)
+        console.print(f"  {file}", highlight=False, soft_wrap=True)
     for reason, n in Counter(dropped.reason for dropped in report.dropped).most_common():
-        console.print(f"  left out {n}: {reason}", style="yellow", highlight=False)
+        console.print(f"  left out {n}: {reason}", style="yellow", highlight=False, soft_wrap=True)
 
 
 _DEFAULT_VALUES = {

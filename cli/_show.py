@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
@@ -80,6 +81,7 @@ def show_session(path: Path, session: str, *, full: bool) -> None:
     console = Console()
     with Run(path) as run:
         tree = run.session(_complete(run, session))
+        derived = _values(run.derived(tree.record.id))
     for line in _head(tree):
         console.print(line)
     shown: set[int] = set()
@@ -89,11 +91,11 @@ def show_session(path: Path, session: str, *, full: bool) -> None:
         for turn in tree.trajectory(attempt):
             if turn.index not in shown:
                 shown.add(turn.index)
-                console.print(_turn(turn, full=full))
+                console.print(_turn(turn, derived, full=full))
         console.print(_ending(attempt))
     for turn in tree.turns:
         if turn.index not in shown:
-            console.print(_turn(turn, full=full))
+            console.print(_turn(turn, derived, full=full))
 
 
 def _complete(run: Run, start: str) -> str:
@@ -117,7 +119,7 @@ def _head(tree: SessionTree) -> Iterator[RenderableType]:
             yield Panel(Text(text_of(message)), title=message["role"], title_align="left")
 
 
-def _turn(turn: Turn, *, full: bool) -> RenderableType:
+def _turn(turn: Turn, derived: dict[str, list[float]], *, full: bool) -> RenderableType:
     parts: list[RenderableType] = []
     if turn.edge in {"rewrite", "spawn", "return"} and turn.parent is not None:
         parts += [_message(message, full=full, style="dim") for message in turn.context]
@@ -141,7 +143,9 @@ def _turn(turn: Turn, *, full: bool) -> RenderableType:
         if call["id"] in answers:
             parts.append(Text(_shorten(text_of(answers[call["id"]]), full=full), style="dim"))
     parts += [_message(m, full=full) for m in turn.observation if m["role"] != "tool"]
-    return Panel(Group(*parts), title=_title(turn), title_align="left", border_style="blue")
+    return Panel(
+        Group(*parts), title=_title(turn, derived), title_align="left", border_style="blue"
+    )
 
 
 def _message(message: Message, *, full: bool, style: str = "") -> Text:
@@ -149,7 +153,12 @@ def _message(message: Message, *, full: bool, style: str = "") -> Text:
     return text.append(_shorten(text_of(message), full=full), style=style)
 
 
-def _title(turn: Turn) -> str:
+def _values(derived: dict[str, bytes]) -> dict[str, list[float]]:
+    """Return what `trajgym reward` kept for a session: values per turn, by deriver."""
+    return {name: json.loads(body)["values"] for name, body in derived.items()}
+
+
+def _title(turn: Turn, derived: dict[str, list[float]]) -> str:
     words = [f"turn {turn.index}"]
     if turn.edge != "continue":
         words.append(f"{turn.edge} of {turn.parent}")
@@ -165,6 +174,9 @@ def _title(turn: Turn) -> str:
         words.append("synthetic")
     if turn.reward is not None:
         words.append(f"reward {turn.reward:+g}")
+    for name, values in derived.items():
+        if turn.index < len(values):
+            words.append(f"{name} {values[turn.index]:+.3g}")
     return escape(" · ".join(words))
 
 

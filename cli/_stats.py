@@ -71,15 +71,18 @@ def show_stats(path: Path) -> None:
     for name, tally in [*sorted(tasks.items()), ("all", whole)]:
         table.add_row(name, *_cells(tally), style="bold" if tally is whole else "")
     console.print(table)
-    console.print(f"\nendings     {_counted(whole.statuses)}", highlight=False)
-    console.print(f"tool calls  {_counted(whole.calls)}", highlight=False)
+    console.print(f"\nendings     {_counted(whole.statuses)}", highlight=False, soft_wrap=True)
+    console.print(f"tool calls  {_counted(whole.calls)}", highlight=False, soft_wrap=True)
     sealed = sum(group.sealed for group in groups)
     left = Counter(m.left for group in groups for m in group.members if m.left)
     members = f"; members that left: {_counted(left)}" if left else ""
-    console.print(f"groups      {sealed} of {len(groups)} sealed{members}", highlight=False)
+    console.print(
+        f"groups      {sealed} of {len(groups)} sealed{members}", highlight=False, soft_wrap=True
+    )
     console.print(
         f"turns       {whole.turns}, {whole.exact} exact; {whole.seconds:.1f} s of agents' time",
         highlight=False,
+        soft_wrap=True,
     )
 
 
@@ -105,7 +108,7 @@ def check_run(path: Path) -> None:
     with Run(path) as run:
         problems = run.check()
     for problem in problems:
-        console.print(f"[red]damaged:[/] {problem}", highlight=False)
+        console.print(f"[red]damaged:[/] {problem}", highlight=False, soft_wrap=True)
     if problems:
         sys.exit(1)
     console.print(f"{path}: sound")
