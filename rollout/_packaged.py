@@ -243,7 +243,7 @@ def _create(tokenizer: Any, config: Any) -> Any:
 def _called(act: Callable[[], Any]) -> Any:
     try:
         return act()
-    except Exception as error:
+    except Exception as error:  # boundary: foreign template code, any error of it is a refusal
         raise PolicyRejected(
             f"'renderers' refuses the messages: {type(error).__name__}: {error}",
         ) from error
