@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from trajgym.rollout._engine import Generation, TokenEngine
+from trajgym.rollout._policy import PolicyUnavailable
 from trajgym.rollout._smollm2 import load_smollm2
 from trajgym.rollout._template import TemplateRenderer
 from trajgym.rollout._token_policy import TokenPolicy
@@ -74,6 +75,7 @@ class LocalEngine(TokenEngine):
         names = inspect.signature(model.forward).parameters
         self._cache_argument = "cache" if "cache" in names else "past_key_values"
         self._most_cached = cached_sessions
+        self._closing = threading.Event()
         self._caches: OrderedDict[str, _Cached] = OrderedDict()
         # One thread: the model is not safe to run twice at once, and the CPU is busy with one.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trajgym-local")
@@ -91,6 +93,8 @@ class LocalEngine(TokenEngine):
         prompt = [int(i) for i in prompt_ids]
         if not prompt:
             raise InvalidInput("generate: the prompt is empty")
+        if self._closing.is_set():
+            raise PolicyUnavailable(f"engine {self.name!r} is closed")
         stop = threading.Event()
         job = _Job(prompt, sampling, max_tokens, frozenset(stop_ids), session, stop)
         asked = time.monotonic()
@@ -102,7 +106,8 @@ class LocalEngine(TokenEngine):
             stop.set()  # on cancellation the thread ends at the next token
 
     async def close(self) -> None:
-        """Wait for the current token, stop, and free the caches."""
+        """Stop at the current token and free the caches; a call in progress ends as aborted."""
+        self._closing.set()
         await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
         self._caches.clear()
 
@@ -138,7 +143,7 @@ class LocalEngine(TokenEngine):
 
         logits = None
         for start in range(0, len(ids), _CHUNK):
-            if stop.is_set():
+            if stop.is_set() or self._closing.is_set():
                 return None
             chunk = ids[start : start + _CHUNK]
             out = self._model(

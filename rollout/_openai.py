@@ -79,6 +79,9 @@ class OpenAIPolicy(Policy):
         tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens",
         name: str | None = None,
     ) -> None:
+        import openai  # here, not in the first call: it takes most of a second
+
+        self._sdk: Any = openai
         self.name = name or f"openai:{model}"
         self._model = model
         self._endpoint = (base_url, api_key)
@@ -130,12 +133,11 @@ class OpenAIPolicy(Policy):
 
     async def _ask(self, body: dict[str, Any], session: str, begun: float) -> tuple[Any, float]:
         """Return the answer and the seconds lost before the try that gave it."""
-        import openai
-
+        openai = self._sdk
         headers = {self._session_header: session} if session else {}
         paused = 0.0
         try:
-            client = self._opened(openai)
+            client = self._opened()
             async for attempt in self._retry.retrying():
                 with attempt:
                     paused = time.monotonic() - begun
@@ -145,20 +147,21 @@ class OpenAIPolicy(Policy):
         except TimeoutError as error:
             raise PolicyUnavailable(f"{self.name}: no answer within {self._timeout:g} s") from error
         except (openai.OpenAIError, ValueError) as error:
-            raise self._named(error, openai) from error
+            raise self._named(error) from error
         return answer, paused
 
-    def _opened(self, openai: Any) -> Any:
+    def _opened(self) -> Any:
         if self._client is None:
             base_url, api_key = self._endpoint
             if api_key is None and base_url is not None:
                 api_key = os.environ.get("OPENAI_API_KEY") or "none"
-            self._client = openai.AsyncOpenAI(
+            self._client = self._sdk.AsyncOpenAI(
                 base_url=base_url, api_key=api_key, max_retries=0, timeout=self._timeout
             )
         return self._client
 
-    def _named(self, error: Exception, openai: Any) -> PolicyError:
+    def _named(self, error: Exception) -> PolicyError:
+        openai = self._sdk
         text = f"{self.name}: {type(error).__name__}: {error}"[:500]
         if isinstance(error, openai.APIStatusError):
             transient = error.status_code in {408, 429} or error.status_code >= 500

@@ -56,7 +56,7 @@ class _HFCodec(ChatCodec):
                 tokenize=False,
                 **self._options,
             )
-        except Exception as error:
+        except Exception as error:  # boundary: foreign template code, any error of it is a refusal
             raise PolicyRejected(
                 f"the chat template of {self._tokenizer.name_or_path or 'the tokenizer'!r} refuses "
                 f"the messages {[m['role'] for m in messages]}: {type(error).__name__}: {error}",

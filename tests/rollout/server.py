@@ -32,6 +32,7 @@ class Endpoint:
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     connections: int = 0
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
     _serving: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -46,6 +47,7 @@ class Endpoint:
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 self.headers.append(headers)
                 self.requests.append(json.loads(body))
+                self.asked.set()
                 answer = self.answers[min(len(self.requests), len(self.answers)) - 1]
                 if answer.drop:
                     break

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 from trajgym.envs import TurnLimits
-from trajgym.rollout import LocalEngine, LocalPolicy, PolicyRequest, TemplateRenderer, load_smollm2
+from trajgym.rollout import (
+    LocalEngine,
+    LocalPolicy,
+    PolicyRequest,
+    PolicyUnavailable,
+    TemplateRenderer,
+    load_smollm2,
+)
 from trajgym.trajectory import Sampling, Span
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.local,
@@ -26,9 +30,9 @@ TOOLS = [{"type": "function", "function": {"name": "paint", "parameters": {"type
 
 
 @pytest.fixture(scope="module")
-def model() -> Iterator[Any]:
+def model() -> Any:
     pytest.importorskip("torch", reason="needs trajgym[local]")
-    yield load_smollm2()
+    return load_smollm2()
 
 
 def make(model: Any, **options: Any) -> LocalPolicy:
@@ -141,7 +145,12 @@ async def test_a_cancelled_call_frees_the_model(model: Any) -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(ask(100_000), 1)
     assert await asyncio.wait_for(ask(4), 60) == wanted
-    await engine.close()
+    running = asyncio.create_task(ask(100_000))
+    await asyncio.sleep(0)
+    await asyncio.wait_for(engine.close(), 60)
+    assert await running is not None
+    with pytest.raises(PolicyUnavailable, match="closed"):
+        await ask(4)
 
 
 async def test_caches_are_bounded(model: Any) -> None:

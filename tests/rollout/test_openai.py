@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import email.utils
 import time
-from typing import Any
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from tests.rollout.server import Answer, completion, endpoint, said
+from tests.rollout.server import Answer, Endpoint, completion, endpoint, said
 from trajgym.envs import TurnLimits
 from trajgym.rollout import (
     ByteRenderer,
@@ -23,6 +24,9 @@ from trajgym.rollout import (
 )
 from trajgym.rollout._retry import retry_after
 from trajgym.trajectory import Sampling, Segment, image_part
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 USER = {"role": "user", "content": "go"}
 QUICK = Retry(attempts=3, first_wait=0.001, longest_wait=0.01)
@@ -37,13 +41,19 @@ def policy(url: str, **options: Any) -> OpenAIPolicy:
     return OpenAIPolicy("m", **{"base_url": url, "retry": QUICK, **options})
 
 
+@asynccontextmanager
+async def asking(*answers: Answer, **options: Any) -> AsyncIterator[tuple[OpenAIPolicy, Endpoint]]:
+    """Return a policy and the server that it asks."""
+    async with endpoint(*answers) as server, policy(server.url, **options) as made:
+        yield made, server
+
+
 async def test_a_text_turn() -> None:
     """Message, usage and finish come through; there are no ids."""
     calls = [{"id": "x", "type": "function", "function": {"name": "f", "arguments": "{bad"}}]
     message = said(None, tool_calls=calls, reasoning_content="hm")
-    async with endpoint(completion(message, finish="tool_calls")) as server:
-        async with policy(server.url) as asked:
-            reply = await asked.sample(request(tools=TOOLS))
+    async with asking(completion(message, finish="tool_calls")) as (asked, _):
+        reply = await asked.sample(request(tools=TOOLS))
     assert reply.message == {
         "role": "assistant",
         "content": "",
@@ -58,10 +68,12 @@ async def test_a_text_turn() -> None:
 async def test_what_is_sent() -> None:
     """Sampling, limits, tools, seed and the session's key reach the server."""
     sampling = Sampling(temperature=0.5, top_k=20, max_tokens=100)
-    async with endpoint(completion(said())) as server:
-        async with policy(server.url, sampling=sampling, extra_body={"min_p": 0.1}) as asked:
-            limits = TurnLimits(completion_tokens=9)
-            reply = await asked.sample(request(tools=TOOLS, limits=limits, seed=4))
+    async with asking(completion(said()), sampling=sampling, extra_body={"min_p": 0.1}) as (
+        asked,
+        server,
+    ):
+        limits = TurnLimits(completion_tokens=9)
+        reply = await asked.sample(request(tools=TOOLS, limits=limits, seed=4))
     (sent,) = server.requests
     assert sent == {
         "model": "m",
@@ -81,11 +93,10 @@ async def test_images_are_sent_as_data() -> None:
     """A stored image goes out as a data URL; one without bytes is refused by its hash."""
     blob = "ab" * 32
     messages = [{"role": "user", "content": [image_part(blob)]}]
-    async with endpoint(completion(said())) as server:
-        async with policy(server.url) as asked:
-            await asked.sample(request(messages=messages, images={blob: b"\x89PNG\r\n"}))
-            with pytest.raises(PolicyRejected, match="blob:abab"):
-                await asked.sample(request(messages=messages))
+    async with asking(completion(said())) as (asked, server):
+        await asked.sample(request(messages=messages, images={blob: b"\x89PNG\r\n"}))
+        with pytest.raises(PolicyRejected, match="blob:abab"):
+            await asked.sample(request(messages=messages))
     (part,) = server.requests[0]["messages"][0]["content"]
     assert part["image_url"]["url"] == "data:image/png;base64,iVBORw0K"
     assert messages == [{"role": "user", "content": [image_part(blob)]}]
@@ -102,9 +113,8 @@ async def test_images_are_sent_as_data() -> None:
 )
 async def test_what_may_pass_is_tried_again(bad: Answer) -> None:
     """Rate limits, 5xx and broken connections are retried, and the time lost is a pause."""
-    async with endpoint(bad, bad, completion(said())) as server:
-        async with policy(server.url) as asked:
-            reply = await asked.sample(request())
+    async with asking(bad, bad, completion(said())) as (asked, server):
+        reply = await asked.sample(request())
     assert reply.message["content"] == "hi"
     assert len(server.requests) == 3
     assert reply.paused_seconds > 0
@@ -112,40 +122,36 @@ async def test_what_may_pass_is_tried_again(bad: Answer) -> None:
 
 async def test_retries_are_bounded() -> None:
     """After the last attempt the policy is unavailable, with the server's status."""
-    async with endpoint(Answer(500, {"error": {"message": "boom"}})) as server:
-        async with policy(server.url) as asked:
-            with pytest.raises(PolicyUnavailable, match="500"):
-                await asked.sample(request())
+    async with asking(Answer(500, {"error": {"message": "boom"}})) as (asked, server):
+        with pytest.raises(PolicyUnavailable, match="500"):
+            await asked.sample(request())
     assert len(server.requests) == 3
 
 
 async def test_a_wait_longer_than_the_total_is_not_waited() -> None:
     """A server that asks for more time than there is gets no further try."""
     retry = Retry(attempts=5, total_seconds=2)
-    async with endpoint(Answer(429, {}, {"retry-after": "3600"})) as server:
-        async with policy(server.url, retry=retry) as asked:
-            with pytest.raises(PolicyUnavailable, match="429"):
-                await asyncio.wait_for(asked.sample(request()), 5)
+    async with asking(Answer(429, {}, {"retry-after": "3600"}), retry=retry) as (asked, server):
+        with pytest.raises(PolicyUnavailable, match="429"):
+            await asyncio.wait_for(asked.sample(request()), 5)
     assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 409, 422])
 async def test_other_refusals_are_never_retried(status: int) -> None:
     """A request that the server refuses is sent once."""
-    async with endpoint(Answer(status, {"error": {"message": "no"}})) as server:
-        async with policy(server.url) as asked:
-            with pytest.raises(PolicyRejected, match=str(status)):
-                await asked.sample(request())
+    async with asking(Answer(status, {"error": {"message": "no"}})) as (asked, server):
+        with pytest.raises(PolicyRejected, match=str(status)):
+            await asked.sample(request())
     assert len(server.requests) == 1
 
 
 async def test_a_hanging_server_is_given_up() -> None:
     """Each try has a deadline, and the last one ends the call."""
     retry = Retry(attempts=2, first_wait=0.001)
-    async with endpoint(Answer(hang=True)) as server:
-        async with policy(server.url, timeout=0.1, retry=retry) as asked:
-            with pytest.raises(PolicyUnavailable, match=r"(?i)time|answer"):
-                await asyncio.wait_for(asked.sample(request()), 10)
+    async with asking(Answer(hang=True), timeout=0.1, retry=retry) as (asked, server):
+        with pytest.raises(PolicyUnavailable, match=r"(?i)time|answer"):
+            await asyncio.wait_for(asked.sample(request()), 10)
     assert len(server.requests) == 2
 
 
@@ -176,14 +182,13 @@ async def test_no_server_at_all() -> None:
 )
 async def test_garbage_is_named(answer: Answer) -> None:
     """An answer without a message is garbage, and is not asked for again."""
-    async with endpoint(answer) as server:
-        async with policy(server.url) as asked:
-            with pytest.raises(PolicyGarbage, match="openai:m"):
-                await asked.sample(request())
+    async with asking(answer) as (asked, server):
+        with pytest.raises(PolicyGarbage, match="openai:m"):
+            await asked.sample(request())
     assert len(server.requests) == 1
 
 
-def exact(ids: list[int], logprobs: list[float], **message: Any) -> Answer:
+def exact(ids: list[int], logprobs: list[Any], **message: Any) -> Answer:
     content = [{"token": "t", "logprob": value, "top_logprobs": []} for value in logprobs]
     choice = {"token_ids": ids, "logprobs": {"content": content}}
     return completion(said("ok", **message), choice=choice, prompt_token_ids=[1, 2, 3])
@@ -194,9 +199,8 @@ async def test_token_ids_make_an_exact_turn() -> None:
     versions = iter([4, 5])
     asked = {"token_ids": True, "versions": lambda: next(versions)}
     sampling = Sampling(logprob_mode="raw")
-    async with endpoint(exact([7, 8], [-0.5, -0.25])) as server:
-        async with policy(server.url, sampling=sampling, **asked) as made:
-            reply = await made.sample(request())
+    async with asking(exact([7, 8], [-0.5, -0.25]), sampling=sampling, **asked) as (made, server):
+        reply = await made.sample(request())
     assert server.requests[0]["return_token_ids"] is True
     assert server.requests[0]["logprobs"] is True
     sampled = reply.sampled
@@ -214,9 +218,10 @@ async def test_a_renderer_finds_the_spans() -> None:
     renderer = ByteRenderer()
     ids = renderer.encode_response('<tool_call>{"name": "f", "arguments": {}}</tool_call>')
     calls = [{"id": "srv-1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
-    async with endpoint(exact(ids, [-1.0] * len(ids), tool_calls=calls)) as server:
-        async with policy(server.url, token_ids=True, renderer=renderer) as asked:
-            reply = await asked.sample(request(tools=TOOLS))
+    async with asking(
+        exact(ids, [-1.0] * len(ids), tool_calls=calls), token_ids=True, renderer=renderer
+    ) as (asked, _):
+        reply = await asked.sample(request(tools=TOOLS))
     assert reply.sampled is not None
     (span,) = reply.sampled.spans
     assert (span.call_id, span.start, span.end) == ("srv-1", 0, len(ids) - 1)
@@ -224,32 +229,28 @@ async def test_a_renderer_finds_the_spans() -> None:
 
 async def test_missing_or_odd_token_ids_are_errors() -> None:
     """Asked for and not there, or not as many as log-probs: an error, never a silent text turn."""
-    for answer in (completion(said()), exact([7, 8], [-0.5]), exact([7], [None])):  # type: ignore[list-item]
-        async with endpoint(answer) as server:
-            async with policy(server.url, token_ids=True) as asked:
-                with pytest.raises(PolicyGarbage, match="token"):
-                    await asked.sample(request())
+    for answer in (completion(said()), exact([7, 8], [-0.5]), exact([7], [None])):
+        async with asking(answer, token_ids=True) as (asked, _):
+            with pytest.raises(PolicyGarbage, match="token"):
+                await asked.sample(request())
 
 
 async def test_one_connection_is_kept() -> None:
     """Turn after turn goes over the same connection."""
-    async with endpoint(completion(said())) as server:
-        async with policy(server.url) as asked:
-            for _ in range(5):
-                await asked.sample(request())
+    async with asking(completion(said())) as (asked, server):
+        for _ in range(5):
+            await asked.sample(request())
     assert (len(server.requests), server.connections) == (5, 1)
 
 
 async def test_a_cancelled_call_ends_at_once() -> None:
     """Cancelling reaches through the retries and is not taken for a time-out."""
-    async with endpoint(Answer(hang=True)) as server:
-        async with policy(server.url) as asked:
-            task = asyncio.create_task(asked.sample(request()))
-            while not server.requests:
-                await asyncio.sleep(0.001)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+    async with asking(Answer(hang=True)) as (asked, server):
+        task = asyncio.create_task(asked.sample(request()))
+        await asyncio.wait_for(server.asked.wait(), 5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
 
 def test_retry_after_is_read_in_all_its_forms() -> None:

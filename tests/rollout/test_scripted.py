@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from trajgym.envs import Reply
 from trajgym.rollout import PolicyGarbage, PolicyRequest, ScriptedPolicy, call, say
 from trajgym.trajectory import InvalidInput, check_message
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
 
 USER = {"role": "user", "content": "go"}
 

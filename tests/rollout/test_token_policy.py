@@ -189,7 +189,7 @@ async def test_a_hanging_engine_is_given_up() -> None:
     """An engine that never answers is cancelled at the deadline, and nothing is left running."""
     engine = FakeEngine(["x"], faults=[Fault(call=0, kind="hang")])
     policy = TokenPolicy(engine, engine.renderer, timeout=0.05)
-    with pytest.raises(PolicyUnavailable, match="no answer within 0.05 s in session 's'"):
+    with pytest.raises(PolicyUnavailable, match=r"no answer within 0\.05 s in session 's'"):
         await policy.sample(request())
     assert (engine.cancelled, engine.running) == (1, 0)
 

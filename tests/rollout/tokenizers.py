@@ -34,8 +34,8 @@ QWEN = (
 LLAMA = (
     "{{ bos_token }}{% for m in messages %}"
     "<|start_header_id|>{{ 'ipython' if m.role == 'tool' else m.role }}<|end_header_id|>\n\n"
-    "{% if tools and loop.first %}Tools: {% for t in tools %}{{ t | tojson }} {% endfor %}{% endif %}"
-    "{% if m.tool_calls %}{% if m.tool_calls | length != 1 %}"
+    "{% if tools and loop.first %}Tools: {% for t in tools %}{{ t | tojson }} {% endfor %}"
+    "{% endif %}{% if m.tool_calls %}{% if m.tool_calls | length != 1 %}"
     "{{ raise_exception('one call at a time') }}{% endif %}"
     '{"name": "{{ m.tool_calls[0].function.name }}", '
     '"parameters": {{ m.tool_calls[0].function.arguments | tojson }}}'
@@ -62,23 +62,44 @@ _SPECIALS = {
     "qwen": (
         QWEN,
         ["<|im_start|>", "<|im_end|>", "<|endoftext|>"],
-        ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>"]
-        + ["</tool_response>"],
+        [
+            "<think>",
+            "</think>",
+            "<tool_call>",
+            "</tool_call>",
+            "<tool_response>",
+            "</tool_response>",
+        ],
         None,
         "<|im_end|>",
     ),
     "llama": (
         LLAMA,
-        ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
-        + ["<|eom_id|>", "<|python_tag|>"],
+        [
+            "<|begin_of_text|>",
+            "<|start_header_id|>",
+            "<|end_header_id|>",
+            "<|eot_id|>",
+            "<|eom_id|>",
+            "<|python_tag|>",
+        ],
         [],
         "<|begin_of_text|>",
         "<|eot_id|>",
     ),
     "mistral": (
         MISTRAL,
-        ["<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]"]
-        + ["[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"],
+        [
+            "<s>",
+            "</s>",
+            "[INST]",
+            "[/INST]",
+            "[TOOL_CALLS]",
+            "[AVAILABLE_TOOLS]",
+            "[/AVAILABLE_TOOLS]",
+            "[TOOL_RESULTS]",
+            "[/TOOL_RESULTS]",
+        ],
         [],
         "<s>",
         "</s>",
