@@ -22,6 +22,7 @@ from trajgym.rollout._scripted import ScriptedPolicy, call, say
 from trajgym.rollout._smollm2 import LoadedModel, find_smollm2, load_smollm2
 from trajgym.rollout._template import TemplateRenderer
 from trajgym.rollout._token_policy import TokenPolicy
+from trajgym.rollout._vllm import VersionSource, VLLMEngine
 
 __all__ = [
     "ByteRenderer",
@@ -51,6 +52,8 @@ __all__ = [
     "TemplateRenderer",
     "TokenEngine",
     "TokenPolicy",
+    "VLLMEngine",
+    "VersionSource",
     "call",
     "collect",
     "find_smollm2",
