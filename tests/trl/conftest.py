@@ -42,3 +42,11 @@ def server(tiny: Any) -> Iterator[Any]:
 
     with serving(tiny) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def recorded(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Four groups of four sessions that the tiny model played, as they were recorded."""
+    from tests.trl.runs import record
+
+    return record(tiny, tmp_path_factory.mktemp("recorded"))

@@ -31,7 +31,7 @@ class Tiny(NamedTuple):
 
 @register("test/words")
 class Words(Env):
-    """Three exchanges; the score is the share of them in which the agent said 'yes'."""
+    """Three exchanges; the score is the share of them in which a long word was said."""
 
     budgets: ClassVar[Budgets] = Budgets(turns=3, seconds=60)
     opened: ClassVar[int] = 0
@@ -46,7 +46,7 @@ class Words(Env):
         Words.opened += 1
         self.task = task
         return [
-            {"role": "system", "content": "Say yes or no."},
+            {"role": "system", "content": "Say long words."},
             {"role": "user", "content": task.prompt or "Well?"},
         ]
 
@@ -67,10 +67,10 @@ class Words(Env):
         if self.hang:
             await asyncio.Event().wait()
         self.said.append(message["content"] or "")
-        return ToolResult(content=f"And {len(self.said)}?", reward=float("yes" in self.said[-1]))
+        return ToolResult(content=f"And {len(self.said)}?", reward=float(len(self.said[-1]) > 1))
 
     async def verify(self) -> Outcome:
-        right = sum("yes" in text for text in self.said)
+        right = sum(len(text) > 1 for text in self.said)
         return Outcome(score=right / 3, passed=right >= 2)
 
     async def close(self) -> None:
@@ -82,7 +82,7 @@ def tasks(n: int) -> list[Task]:
     return [Task(id=f"w{i}", prompt=f"Is it {i}?") for i in range(n)]
 
 
-def make(folder: Path, steps: int = 60) -> Tiny:
+def make(folder: Path, steps: int = 90) -> Tiny:
     """Train a tiny model to answer with one of a few words and an end mark."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
