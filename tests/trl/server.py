@@ -51,6 +51,7 @@ class Server:
     _going: asyncio.Event = field(default_factory=asyncio.Event)
     _loop: asyncio.AbstractEventLoop | None = None
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    _readers: dict[Any, asyncio.StreamReader] = field(default_factory=dict)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -63,11 +64,13 @@ class Server:
                 path = lines[0].split()[1]
                 fields = dict(x.lower().split(": ", 1) for x in lines[1:] if ": " in x)
                 body = await reader.readexactly(int(fields.get("content-length", 0)))
+                self._readers[writer] = reader
                 await self._answer(path, body, writer)
                 await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
+            self._readers.pop(writer, None)
             writer.close()
             self._tasks.discard(task)
 
@@ -89,8 +92,9 @@ class Server:
         self.running += 1
         try:
             if self.hang:
-                await asyncio.Event().wait()
-            pieces = self._sample(number, body)
+                await self._readers[writer].read()  # until the client goes away
+                raise ConnectionResetError
+            pieces = self._sample(number, body, self._readers[writer])
             if body["stream"]:
                 await _stream(writer, pieces)
                 return
@@ -104,7 +108,9 @@ class Server:
         finally:
             self.running -= 1
 
-    async def _sample(self, number: int, body: dict[str, Any]) -> Any:
+    async def _sample(
+        self, number: int, body: dict[str, Any], client: asyncio.StreamReader
+    ) -> Any:
         import torch
 
         truth = Answered(list(body["prompt"]))
@@ -114,6 +120,8 @@ class Server:
         for count in range(body["max_tokens"]):
             await self._going.wait()
             await asyncio.sleep(0)
+            if client.at_eof():
+                raise ConnectionResetError
             if self.update_at.get(number) == count:
                 self.version += 1
             if self.break_at.get(number) == count:
