@@ -64,4 +64,3 @@ def _record(row: TrainingRow, sample: Part, oldest: int, group: int) -> dict[str
         "model_version": oldest,
         "group_id": group,
     }
-

@@ -85,7 +85,9 @@ class Harvester:
         tally.left += left
         samples: list[tuple[str, Any]] = []
         rows_of = self._rows(sealed)
-        flat = all(not r.advantage.any() for _, rows in rows_of for r in rows if r.advantage is not None)
+        flat = all(
+            not r.advantage.any() for _, rows in rows_of for r in rows if r.advantage is not None
+        )
         if flat and self._skip_flat:
             tally.dropped["flat group"] += len(rows_of)
             rows_of = []
@@ -137,7 +139,10 @@ def _metrics(
     sessions: Sequence[SessionTree], left: Counter[str], samples: int, *, flat: bool
 ) -> dict[str, Any]:
     """Return gauges as numbers, rates as (sum, count); a ``total`` in the name is added up."""
-    metrics: dict[str, Any] = {"trajgym/groups_total": 1.0, "trajgym/flat_groups_total": float(flat)}
+    metrics: dict[str, Any] = {
+        "trajgym/groups_total": 1.0,
+        "trajgym/flat_groups_total": float(flat),
+    }
     metrics["trajgym/left_total"] = float(left.total())
     for reason, count in left.items():
         metrics[f"trajgym/left/{reason}_total"] = float(count)

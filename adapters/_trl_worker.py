@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from trajgym.adapters._trl_buffer import SampleBuffer
 from trajgym.adapters._trl_errors import RolloutFailed, need_trl
 from trajgym.adapters._trl_harvest import Harvester, Tally
+from trajgym.adapters._trl_rollouts import has_sessions
 from trajgym.adapters._trl_versions import VersionClock, WatchedTransfer
 from trajgym.rewards import GRPO
 from trajgym.rollout import Runner, TemplateRenderer, TokenPolicy, VLLMEngine
@@ -349,7 +350,7 @@ class RolloutWorker:
         if not isinstance(store, Store):
             store = await asyncio.to_thread(Store, store)
             await stack.enter_async_context(store)
-        if await asyncio.to_thread(_has_sessions, store):
+        if await asyncio.to_thread(has_sessions, store):
             raise InvalidInput(
                 f"{store.path}: holds sessions already; policy versions begin anew with each "
                 "training process, so give each a directory of its own",
@@ -426,11 +427,6 @@ def _for_ever(tasks: list[Task], seed: int | None) -> Iterator[Task]:
         if chance is not None:
             chance.shuffle(tasks)
         yield from tasks
-
-
-def _has_sessions(store: Store) -> bool:
-    with store.read() as run:
-        return next(iter(run.summaries()), None) is not None
 
 
 def _check_engine(engine: TokenEngine, temperature: float) -> None:

@@ -270,7 +270,9 @@ class VLLMEngine(TokenEngine):
             shown = choice.get("prompt_token_ids")
             finish = choice.get("finish_reason")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise PolicyGarbage(f"{self._base}: can't read {str(answer)[:200]}: {error!r}") from error
+            raise PolicyGarbage(
+                f"{self._base}: can't read {str(answer)[:200]}: {error!r}"
+            ) from error
         if len(ids) != len(logprobs) or not all(map(math.isfinite, logprobs)):
             raise PolicyGarbage(
                 f"{self._base}: {len(ids)} token ids and log-probs {logprobs[:4]}...: the server "

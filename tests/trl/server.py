@@ -108,9 +108,7 @@ class Server:
         finally:
             self.running -= 1
 
-    async def _sample(
-        self, number: int, body: dict[str, Any], client: asyncio.StreamReader
-    ) -> Any:
+    async def _sample(self, number: int, body: dict[str, Any], client: asyncio.StreamReader) -> Any:
         import torch
 
         truth = Answered(list(body["prompt"]))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import queue
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,11 +11,10 @@ import pytest
 from tests.trl import cpu
 from tests.trl.server import Server, Transfer
 from tests.trl.tiny import SPEC, Words, tasks
-from trajgym.adapters.trl import RolloutFailed, RolloutWorker
-from trajgym.envs import EnvSpec
+from trajgym.adapters.trl import RolloutWorker
 from trajgym.rewards import Advantages, Deriver
 from trajgym.rollout import Retry
-from trajgym.trajectory import InvalidInput, Run, Store, UnsupportedModality
+from trajgym.trajectory import Run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,6 +91,8 @@ def _same_as_the_truth(trees: list[Any], server: Server) -> None:
             if turn.tokens.response_ids.tolist() != one.ids:
                 continue  # two sessions can have been given the same prompt
             seen += 1
-            ranges = zip(turn.tokens.version_low, one.versions, turn.tokens.version_high, strict=True)
+            ranges = zip(
+                turn.tokens.version_low, one.versions, turn.tokens.version_high, strict=True
+            )
             assert all(low <= version <= high for low, version, high in ranges)
     assert seen > 0

@@ -80,9 +80,7 @@ async def test_a_stop_id_ends_the_response(server: Server, tiny: Any, prompt: li
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_update_inside_a_response(
-    server: Server, prompt: list[int], stream: bool
-) -> None:
+async def test_an_update_inside_a_response(server: Server, prompt: list[int], stream: bool) -> None:
     """A stream shows the boundary to within a token; without one the whole carries the range."""
     server.update_at[0] = 3
     got = await ask(engine(server, stream=stream), prompt)

@@ -90,7 +90,7 @@ def make(folder: Path, steps: int = 90) -> Tiny:
     from trajgym.rollout import TemplateRenderer
 
     made = tokenizer("qwen")
-    made.pad_token = "<|endoftext|>"  # noqa: S105 - a token's text
+    made.pad_token = "<|endoftext|>"
     torch.manual_seed(0)
     torch.set_num_threads(2)
     config = Qwen2Config(
