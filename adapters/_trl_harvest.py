@@ -110,11 +110,8 @@ class Harvester:
                 f"deriver {self._deriver.name!r} gives rewards; the trainer needs advantages: turn "
                 "them into advantages first, or use a deriver such as GRPO()",
             )
-        found = []
-        for tree in sealed.sessions:
-            if rows := self._checked(tree, values):
-                found.append((tree, rows))
-        return found
+        checked = ((tree, self._checked(tree, values)) for tree in sealed.sessions)
+        return [(tree, rows) for tree, rows in checked if rows]
 
     def _checked(self, tree: SessionTree, values: Advantages) -> list[TrainingRow]:
         try:

@@ -68,8 +68,8 @@ class Rollouts:
             futures.append(loop.create_future())
             self._waiting[name] = futures[-1]
             self._tasks.put_nowait(task)
-        done = asyncio.gather(*futures)
-        await asyncio.wait([done, self._main], return_when=asyncio.FIRST_COMPLETED)
+        done = asyncio.ensure_future(_all(futures))
+        await asyncio.wait({done, self._main}, return_when=asyncio.FIRST_COMPLETED)
         if not done.done():
             done.cancel()
             error = None if self._main.cancelled() else self._main.exception()
@@ -104,6 +104,10 @@ class Rollouts:
     async def _endless(self) -> AsyncIterator[Task]:
         while True:
             yield await self._tasks.get()
+
+
+async def _all(futures: Sequence[asyncio.Future[SealedGroup]]) -> list[SealedGroup]:
+    return list(await asyncio.gather(*futures))
 
 
 def has_sessions(store: Store) -> bool:

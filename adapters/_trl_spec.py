@@ -302,8 +302,8 @@ def _runs(tasks: Sequence[Task], most: int) -> list[tuple[Task, int]]:
     runs: list[tuple[Task, int]] = []
     for _, same in itertools.groupby(tasks, key=lambda task: task.id):
         members = list(same)
-        for start in range(0, len(members), most):
-            runs.append((members[0], len(members[start : start + most])))
+        starts = range(0, len(members), most)
+        runs += [(members[0], len(members[start : start + most])) for start in starts]
     return runs
 
 

@@ -48,7 +48,7 @@ class ToolEnv:
         task = self._tasks.get(str(row.get("task")))
         if task is None:
             raise InvalidInput(
-                f"the row's task is {row.get('task')!r}; use the train_dataset of the same GRPOSpec",
+                f"no task {row.get('task')!r}: use the train_dataset of the same GRPOSpec",
             )
         return self._loop.run(self._reset(task))
 

@@ -10,6 +10,14 @@ from typing import TYPE_CHECKING, Any
 from trajgym.adapters._trl_buffer import SampleBuffer
 from trajgym.adapters._trl_errors import RolloutFailed
 from trajgym.adapters._trl_harvest import Tally
+from trajgym.adapters._trl_offline import (
+    kto_dataset,
+    preference_dataset,
+    prm_dataset,
+    reward_dataset,
+    sft_dataset,
+    sft_token_dataset,
+)
 from trajgym.adapters._trl_parity import Parity, check_logprobs
 from trajgym.adapters._trl_samples import Form, rollout_samples
 from trajgym.adapters._trl_spec import GRPOSpec
@@ -31,7 +39,13 @@ __all__ = [
     "VersionClock",
     "WatchedTransfer",
     "check_logprobs",
+    "kto_dataset",
+    "preference_dataset",
+    "prm_dataset",
+    "reward_dataset",
     "rollout_samples",
+    "sft_dataset",
+    "sft_token_dataset",
 ]
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VLLMEngine", "VersionSource"]
 
-VersionSource: TypeAlias = "Callable[[], int | tuple[int, int]]"
+VersionSource: TypeAlias = Callable[[], "int | tuple[int, int]"]
 """Returns the policy version that a server holds now; oldest and newest while one goes over."""
 
 _LINE_BYTES = 1 << 24

@@ -101,9 +101,10 @@ class Server:
             ids: list[int] = []
             logprobs: list[float] = []
             finish = None
-            async for chosen, logprob, finish in pieces:
+            async for chosen, logprob, last in pieces:
                 ids += chosen
                 logprobs += logprob
+                finish = last
             _write(writer, _choice(ids, logprobs, finish))
         finally:
             self.running -= 1

@@ -128,7 +128,7 @@ def test_every_loss_type_takes_them(tiny: Tiny, tmp_path: Path, loss_type: str, 
 
 
 def test_batches_are_reused_and_updates_show_as_versions(tiny: Tiny, tmp_path: Path) -> None:
-    """Two passes over shuffled minibatches keep advantages with their rows; versions count steps."""
+    """Two passes over shuffled minibatches work, and versions count the steps."""
     with GRPOSpec(SPEC, tasks(4), tmp_path / "run", samples=4) as spec:
         options = {"max_steps": 6, "steps_per_generation": 2, "num_iterations": 2}
         trainer = step_trainer(tiny, spec, tmp_path, per_device_train_batch_size=4, **options)
