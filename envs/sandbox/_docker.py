@@ -13,6 +13,7 @@ from trajgym.envs.sandbox._aio import see_through
 from trajgym.envs.sandbox._base import CommandResult, SandboxProvider, SandboxSpec, Snapshot
 from trajgym.envs.sandbox._command import CommandSandbox, check_spec
 from trajgym.envs.sandbox._docker_engine import (
+    SLOW_SECONDS,
     ContainerGone,
     DockerEngine,
     EngineLost,
@@ -42,6 +43,7 @@ OWNER = "trajgym.owner"
 PROVIDER = "trajgym.provider"
 KIND = "trajgym.kind"
 REPOSITORY = "trajgym/snapshot"
+CHECK_SECONDS = 10
 KILL_SECONDS = 15.0
 CLOSE_SECONDS = 60.0
 SNAPSHOT_SECONDS = 300.0
@@ -215,7 +217,7 @@ class DockerSandbox(CommandSandbox):
             return str(image["Id"])
 
         try:
-            await self._engine.call(commit, seconds=SNAPSHOT_SECONDS, slow=True)
+            await self._engine.call(commit, seconds=SNAPSHOT_SECONDS, patience=SLOW_SECONDS)
         except EngineRefused as error:
             raise SnapshotFailed(f"the engine can't commit {self.id}: {error}") from error
         except (ContainerGone, EngineLost) as error:
@@ -262,7 +264,9 @@ class DockerProvider(SandboxProvider):
     async def check(self) -> None:
         """See :meth:`SandboxProvider.check`."""
         try:
-            info = await self.engine.call(lambda api: api.info(), seconds=10.0)
+            info = await self.engine.call(
+                lambda api: api.info(), seconds=CHECK_SECONDS, patience=CHECK_SECONDS
+            )
         except SandboxUnavailable:
             raise
         except SandboxError as error:
@@ -338,13 +342,15 @@ class DockerProvider(SandboxProvider):
     async def discard(self, snapshot: Snapshot) -> None:
         """See :meth:`SandboxProvider.discard`."""
         with contextlib.suppress(SandboxError):
-            await self.engine.call(partial(_remove_image, snapshot.id), slow=True)
+            await self.engine.call(partial(_remove_image, snapshot.id), patience=SLOW_SECONDS)
 
     async def reap(self) -> int:
         """See :meth:`SandboxProvider.reap`; snapshots of dead processes go too."""
         try:
             return await self.engine.call(
-                partial(_remove_where, f"{OURS}=1", _owner_is_dead), seconds=600.0, slow=True
+                partial(_remove_where, f"{OURS}=1", _owner_is_dead),
+                seconds=600.0,
+                patience=SLOW_SECONDS,
             )
         except SandboxError as error:
             raise engine_module.unavailable(self.engine.host, error) from error
@@ -364,7 +370,7 @@ class DockerProvider(SandboxProvider):
             await self.engine.call(
                 partial(_remove_where, f"{PROVIDER}={self._id}", lambda _labels: True),
                 seconds=600.0,
-                slow=True,
+                patience=SLOW_SECONDS,
             )
         self.engine.shutdown()
 

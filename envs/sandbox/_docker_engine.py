@@ -14,7 +14,14 @@ from trajgym.envs.sandbox._errors import SandboxError, SandboxUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ContainerGone", "DockerEngine", "EngineLost", "EngineRefused", "ExecStream"]
+__all__ = [
+    "SLOW_SECONDS",
+    "ContainerGone",
+    "DockerEngine",
+    "EngineLost",
+    "EngineRefused",
+    "ExecStream",
+]
 
 T = TypeVar("T")
 DEFAULT_HOST = "unix:///var/run/docker.sock"
@@ -121,22 +128,26 @@ class DockerEngine:
         return client
 
     async def call(
-        self, work: Callable[[Any], T], *, seconds: float = QUICK_SECONDS, slow: bool = False
+        self,
+        work: Callable[[Any], T],
+        *,
+        seconds: float = QUICK_SECONDS,
+        patience: int = QUICK_SECONDS,
     ) -> T:
         """Run ``work(client)`` in a thread.
 
         Args:
             work: blocking; its SDK errors are translated.
             seconds: deadline of the wait; the thread itself ends at its client's timeout.
-            slow: use the client with the long timeout.
+            patience: after so many seconds the thread's request ends by itself; the interpreter
+                can't exit before.
 
         Raises:
             EngineLost: it does not answer, or not in time.
             ContainerGone: it does not know what was asked for, or that does not run.
             EngineRefused: any other answer that is an error.
         """
-        timeout = SLOW_SECONDS if slow else QUICK_SECONDS
-        future = self._calls.submit(lambda: translated(lambda: work(self.client(timeout))))
+        future = self._calls.submit(lambda: translated(lambda: work(self.client(patience))))
         try:
             async with asyncio.timeout(seconds):
                 return await asyncio.wrap_future(future)

@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from trajgym.envs.sandbox._command import HOME, command_env
-from trajgym.envs.sandbox._docker_engine import ContainerGone, DockerEngine, translated
+from trajgym.envs.sandbox._docker_engine import (
+    SLOW_SECONDS,
+    ContainerGone,
+    DockerEngine,
+    translated,
+)
 from trajgym.envs.sandbox._docker_kill import MARK
 from trajgym.envs.sandbox._errors import ImageNotFound, SandboxError, SandboxStartFailed
 
@@ -109,7 +114,7 @@ class Launch:
 
     def _pull(self) -> None:
         try:
-            translated(lambda: self.engine.client(600).pull(self.image))
+            translated(lambda: self.engine.client(SLOW_SECONDS).pull(self.image))
         except SandboxError as error:
             raise ImageNotFound(f"image {self.image!r} can't be pulled: {error}") from error
 
@@ -166,7 +171,7 @@ class Launch:
     def _put(self, container: str, spool: IO[bytes]) -> None:
         size = spool.seek(0, 2)
         spool.seek(0)
-        client = self.engine.client(600) if size > SPOOL else self.engine.client()
+        client = self.engine.client(SLOW_SECONDS) if size > SPOOL else self.engine.client()
         client.put_archive(container, "/", spool)
 
 

@@ -225,6 +225,8 @@ class _Running:
                 pipe.write(stdin[at : at + (1 << 18)])
                 await pipe.drain()
         pipe.close()
+        with contextlib.suppress(OSError):
+            await pipe.wait_closed()
 
     async def _read(self, stream: asyncio.StreamReader, capture: Capture) -> None:
         while data := await stream.read(1 << 18):
