@@ -75,7 +75,7 @@ def check_spec(spec: SandboxSpec) -> None:
 def _vector(command: str | Sequence[str]) -> list[str]:
     words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
     if not words or not words[0]:
-        raise InvalidInput("a command must not be empty")
+        raise InvalidInput("an argument vector needs a program")
     # Lone surrogates come from models that emit broken escapes; no program could take them.
     return [word.encode(errors="replace").decode() for word in words]
 

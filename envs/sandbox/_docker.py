@@ -260,6 +260,7 @@ class DockerProvider(SandboxProvider):
         self._open: dict[str, DockerSandbox] = {}
         self._launches: set[asyncio.Future[str]] = set()
         self._closed = False
+        self._used = False
 
     async def check(self) -> None:
         """See :meth:`SandboxProvider.check`."""
@@ -287,6 +288,7 @@ class DockerProvider(SandboxProvider):
     ) -> DockerSandbox:
         """See :meth:`SandboxProvider.restore`; the spec's image, trees and readonly are skipped."""
         check_spec(spec)
+        self._refuse_if_closed()
         try:
             await self.engine.call(lambda api: api.inspect_image(snapshot.id))
         except ContainerGone as error:
@@ -295,11 +297,15 @@ class DockerProvider(SandboxProvider):
             raise engine_module.unavailable(self.engine.host, error) from error
         return await self._launch(spec, snapshot.id, timeout, fresh=False)
 
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise SandboxUnavailable("this provider is closed; make another one")
+
     async def _launch(
         self, spec: SandboxSpec, image: str, timeout: float, *, fresh: bool
     ) -> DockerSandbox:
-        if self._closed:
-            raise SandboxUnavailable("this provider is closed; make another one")
+        self._refuse_if_closed()
+        self._used = True
         name = f"trajgym-{secrets.token_hex(8)}"
         labels = {**spec.labels, **self._labels("sandbox")}
         launch = Launch(self.engine, spec, name, image, labels, fresh, self._pull)
@@ -366,12 +372,13 @@ class DockerProvider(SandboxProvider):
         if self._launches:
             await asyncio.wait(set(self._launches), timeout=CLOSE_SECONDS)
         await asyncio.gather(*(sandbox.close() for sandbox in list(self._open.values())))
-        with contextlib.suppress(SandboxError):
-            await self.engine.call(
-                partial(_remove_where, f"{PROVIDER}={self._id}", lambda _labels: True),
-                seconds=600.0,
-                patience=SLOW_SECONDS,
-            )
+        # Nothing was made if nothing was started: then even an engine that hangs costs no time.
+        if self._used:
+            with contextlib.suppress(SandboxError):
+                await self.engine.call(
+                    partial(_remove_where, f"{PROVIDER}={self._id}", lambda _labels: True),
+                    seconds=CLOSE_SECONDS,
+                )
         self.engine.shutdown()
 
     def isolation(self) -> dict[str, str]:

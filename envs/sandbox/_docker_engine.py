@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +22,8 @@ __all__ = [
     "EngineLost",
     "EngineRefused",
     "ExecStream",
+    "translated",
+    "unavailable",
 ]
 
 T = TypeVar("T")
@@ -121,11 +124,24 @@ class DockerEngine:
         Raises:
             EngineLost: no engine answers.
         """
+        self._knock()
         client = self._clients.get(seconds)
         if client is None:
             client = translated(partial(_connect, self.host, seconds))
             self._clients[seconds] = client
         return client
+
+    def _knock(self) -> None:
+        """Find out whether a local engine listens; the SDK would leak a socket each time."""
+        scheme, _, path = self.host.partition("://")
+        if scheme != "unix":
+            return
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(QUICK_SECONDS)
+            try:
+                probe.connect(path)
+            except OSError as error:
+                raise EngineLost(f"{path}: {error.strerror or error}") from None
 
     async def call(
         self,
@@ -147,7 +163,10 @@ class DockerEngine:
             ContainerGone: it does not know what was asked for, or that does not run.
             EngineRefused: any other answer that is an error.
         """
-        future = self._calls.submit(lambda: translated(lambda: work(self.client(patience))))
+        try:
+            future = self._calls.submit(lambda: translated(lambda: work(self.client(patience))))
+        except RuntimeError:
+            raise EngineLost("this provider is closed") from None
         try:
             async with asyncio.timeout(seconds):
                 return await asyncio.wrap_future(future)

@@ -28,7 +28,7 @@ def docker(*words: str) -> str:
 
 @pytest.fixture(scope="session")
 def engine() -> None:
-    """A Docker engine with the base image; a missing one fails the test, it never skips silently."""
+    """A Docker engine with the base image; a missing one fails the test, it never skips."""
     if os.environ.get("TRAJGYM_TEST_DOCKER") == "0":
         pytest.skip("TRAJGYM_TEST_DOCKER=0")
     try:

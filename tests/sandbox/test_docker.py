@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import os
 import signal
@@ -65,18 +66,17 @@ async def test_container_is_locked_down() -> None:
     assert str(os.getpid()) in labels["trajgym.owner"]
 
 
+def _build_holding_image() -> None:
+    recipe = f"FROM {BASE}\nUSER root\nRUN mkdir /srv/repo && echo image > /srv/repo/file\n"
+    recipe += "LABEL trajgym.holds=/srv/repo:/opt/x\n"
+    command = ["docker", "build", "-q", "-t", "trajgym/test-holds", "-"]
+    subprocess.run(command, input=recipe.encode(), capture_output=True, check=True, timeout=60)
+
+
 async def test_image_that_holds_a_tree(tmp_path: Path) -> None:
     """A tree that the image's label says it holds is not copied over it."""
     (tmp_path / "file").write_text("from the host")
-    recipe = f"FROM {BASE}\nUSER root\nRUN mkdir /srv/repo && echo image > /srv/repo/file\n"
-    recipe += "LABEL trajgym.holds=/srv/repo:/opt/x\n"
-    subprocess.run(
-        ["docker", "build", "-q", "-t", "trajgym/test-holds", "-"],
-        input=recipe.encode(),
-        capture_output=True,
-        check=True,
-        timeout=60,
-    )
+    await asyncio.to_thread(_build_holding_image)
     try:
         async with DockerProvider() as provider:
             spec = SandboxSpec(image="trajgym/test-holds", trees={"/srv/repo": tmp_path})
@@ -155,6 +155,19 @@ def _tiny_root() -> bytes:
     return buffer.getvalue()
 
 
+def _remove_groups(name: str) -> None:
+    """Remove the control groups of a killed engine, once their processes are gone."""
+    deadline = time.monotonic() + 10
+    folders = [*Path("/sys/fs/cgroup").glob(name), *Path("/sys/fs/cgroup").glob(f"*/{name}")]
+    for folder in folders:
+        for found, _, _ in os.walk(folder, topdown=False):
+            while Path(found).exists():
+                with contextlib.suppress(OSError):
+                    Path(found).rmdir()
+                if time.monotonic() > deadline:
+                    return
+
+
 @pytest.fixture
 def private_engine(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """An engine of our own, which may be killed, in namespaces of its own."""
@@ -189,10 +202,7 @@ def private_engine(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes
     finally:
         process.kill()
         process.wait()
-        for folder in Path("/sys/fs/cgroup").glob(f"**/trajgym-test-{os.getpid()}"):
-            for child in sorted(folder.rglob("*/"), reverse=True):
-                child.rmdir()
-            folder.rmdir()
+        _remove_groups(f"trajgym-test-{os.getpid()}")
 
 
 async def test_engine_dies_mid_session(

@@ -38,10 +38,10 @@ async def test_disk_limit(provider: SandboxProvider) -> None:
 
 @EMBEDDED
 async def test_host_python(provider: SandboxProvider) -> None:
-    """The interpreter that runs this test works inside, from a read-only bind of its prefix."""
-    spec = SandboxSpec(readonly={"/opt/python": Path(sys.base_prefix)})
+    """The interpreter that runs this test works inside, bound read-only where it is outside."""
+    spec = SandboxSpec(readonly={sys.base_prefix: Path(sys.base_prefix)})
     async with await provider.start(spec) as sandbox:
-        program = "/opt/python/bin/python3"
+        program = f"{sys.base_prefix}/bin/python3"
         result = await sandbox.run([program, "-c", "import json, sys; print(sys.version)"])
         assert result.stdout.decode().strip() == sys.version
 

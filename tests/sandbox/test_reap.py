@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from trajgym.envs.sandbox import SandboxProvider, SandboxSpec
+from tests.sandbox.conftest import docker
 from trajgym.envs.sandbox._owner import is_dead, own_token
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trajgym.envs.sandbox import SandboxProvider, SandboxSpec
 
 HOLDER = """
 import asyncio, sys
@@ -44,22 +49,18 @@ class Holder:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
 
 def _present(provider: SandboxProvider, root: Path) -> set[str]:
     """Names of all sandboxes and snapshots that are there."""
     if provider.name == "embedded":
         return {path.name for path in root.iterdir()}
-    formats = (
-        ["ps", "-a", "--format", "{{.Names}}"],
-        ["images", "--format", "{{.Repository}}:{{.Tag}}"],
-    )
-    listings = [
-        subprocess.run(["docker", *words], capture_output=True, text=True, check=True)
-        for words in formats
-    ]
-    return {name for listing in listings for name in listing.stdout.split()}
+    containers = docker("ps", "-a", "--format", "{{.Names}}").split()
+    images = docker("images", "--format", "{{.Repository}}:{{.Tag}}").split()
+    return {*containers, *images}
 
 
 async def test_reap_after_sigkill(
