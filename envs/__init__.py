@@ -1,6 +1,7 @@
 """Environments and sessions."""
 
 from trajgym.envs._budgets import Budgets
+from trajgym.envs._clock import AgentClock
 from trajgym.envs._env import Env, Prompt, Response, Verdict
 from trajgym.envs._errors import (
     EnvironmentFault,
@@ -12,10 +13,12 @@ from trajgym.envs._errors import (
     UnknownEnv,
 )
 from trajgym.envs._reply import Reply, Sampled, TurnLimits
+from trajgym.envs._session import Session, StepResult
 from trajgym.envs._spec import EnvSpec, register, registered
 from trajgym.envs._tools import Image, InvalidArguments, Tool, ToolResult, tool, tools_of
 
 __all__ = [
+    "AgentClock",
     "Budgets",
     "Env",
     "EnvSpec",
@@ -27,7 +30,9 @@ __all__ = [
     "Reply",
     "Response",
     "Sampled",
+    "Session",
     "SessionEnded",
+    "StepResult",
     "Tool",
     "ToolError",
     "ToolResult",

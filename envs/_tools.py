@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -130,7 +129,9 @@ def tool(
     return mark if function is None else mark(function)
 
 
-@cache
+_known: dict[type, Mapping[str, Tool]] = {}
+
+
 def tools_of(cls: type) -> Mapping[str, Tool]:
     """Return the tools of an environment class by name, in order of definition.
 
@@ -138,6 +139,8 @@ def tools_of(cls: type) -> Mapping[str, Tool]:
         InvalidInput: a parameter has no type hint or one that has no JSON schema, or two tools
             share a name.
     """
+    if cls in _known:
+        return _known[cls]
     tools: dict[str, Tool] = {}
     seen: set[str] = set()
     for base in reversed(cls.__mro__):
@@ -151,6 +154,7 @@ def tools_of(cls: type) -> Mapping[str, Tool]:
             if made.name in tools:
                 raise InvalidInput(f"{cls.__name__}: two tools are called {made.name!r}")
             tools[made.name] = made
+    _known[cls] = tools
     return tools
 
 

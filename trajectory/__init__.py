@@ -1,5 +1,7 @@
 """What happened: records, the session tree, the token ledger, training rows and the store."""
 
+from trajgym.trajectory._check import check_store
+from trajgym.trajectory._codec import replace_surrogates
 from trajgym.trajectory._errors import (
     InvalidInput,
     InvalidRow,
@@ -37,11 +39,15 @@ from trajgym.trajectory._records import (
     Turn,
     Usage,
 )
+from trajgym.trajectory._run import Blob, Run, SessionSummary
+from trajgym.trajectory._store import Ack, Store
 from trajgym.trajectory._tokens import FloatArray, IntArray, Segment, Span, TurnTokens
 from trajgym.trajectory._tree import SessionTree
 
 __all__ = [
+    "Ack",
     "Attempt",
+    "Blob",
     "CallResult",
     "CallStatus",
     "Edge",
@@ -55,13 +61,16 @@ __all__ = [
     "Message",
     "MissingExtra",
     "Outcome",
+    "Run",
     "Sampling",
     "Segment",
     "SessionRecord",
+    "SessionSummary",
     "SessionTree",
     "Span",
     "Status",
     "StatusKind",
+    "Store",
     "StoreCorrupt",
     "StoreError",
     "StoreLocked",
@@ -74,8 +83,10 @@ __all__ = [
     "Usage",
     "blob_hashes",
     "check_message",
+    "check_store",
     "digest",
     "image_part",
+    "replace_surrogates",
     "text_of",
     "tool_calls_of",
 ]

@@ -1,0 +1,165 @@
+"""What a session and its forks share: the record, the tree as it grows, and the store."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from trajgym.envs._reply import Reply
+from trajgym.trajectory import (
+    Attempt,
+    Message,
+    SessionRecord,
+    SessionTree,
+    Turn,
+    TurnTokens,
+    check_message,
+    replace_surrogates,
+)
+
+if TYPE_CHECKING:
+    from trajgym.envs._reply import Sampled
+    from trajgym.envs._tools import Image
+    from trajgym.trajectory import IntArray, Store
+
+__all__ = ["Ledger", "Taken", "TokenTail", "as_reply"]
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Append-only record of one session; forks append to the same one."""
+
+    record: SessionRecord
+    store: Store | None
+    turns: list[Turn] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=lambda: [Attempt()])
+    images: dict[str, Image] = field(default_factory=dict)
+    opening: list[Message] = field(default_factory=list)
+
+    async def begin(self) -> None:
+        """Keep the head."""
+        if self.store is not None:
+            await self.store.begin_session(self.record)
+
+    async def add_attempt(self, forked_at: int | None) -> Attempt:
+        """Open another attempt."""
+        attempt = Attempt(index=len(self.attempts), forked_at=forked_at, leaf=forked_at)
+        self.attempts.append(attempt)
+        await self.put_attempt(attempt)
+        return attempt
+
+    async def put_attempt(self, attempt: Attempt) -> None:
+        """Keep an attempt's newer state."""
+        if self.store is not None:
+            await self.store.put_attempt(self.record.id, attempt)
+
+    async def append(self, turn: Turn) -> None:
+        """Give the turn its index and keep it; returns when it is durable."""
+        turn.index = len(self.turns)
+        # Hand it to the store before waiting: a fork that appends meanwhile gets the next index.
+        ack = None if self.store is None else self.store.append_turn(self.record.id, turn)
+        self.turns.append(turn)
+        if ack is not None:
+            await ack
+
+    def keep_image(self, image: Image) -> str:
+        """Keep an image once; return its hash. It is durable before the turn that shows it."""
+        name = hashlib.sha256(image.data).hexdigest()
+        if name not in self.images:
+            self.images[name] = image
+            if self.store is not None:
+                self.store.put_blob(image.data, image.media_type)
+        return name
+
+    def tree(self) -> SessionTree:
+        """Return the session so far as a tree."""
+        return SessionTree(self.record, list(self.turns), list(self.attempts))
+
+
+class Taken(NamedTuple):
+    """A prompt and response turned into what is recorded."""
+
+    tokens: TurnTokens
+    sequence: IntArray
+    """int32 ``[S]``: the whole prompt and response."""
+    broken: bool
+    """The prompt does not start with the last turn's sequence: the edge is a rewrite."""
+
+
+@dataclass(slots=True)
+class TokenTail:
+    """The ids of one attempt so far, to turn whole prompts into deltas.
+
+    Args:
+        ids: prompt and response of the last turn; None before the first exact turn and after a
+            text turn.
+    """
+
+    ids: IntArray | None = None
+
+    def take(self, sampled: Sampled) -> Taken:
+        """Return the delta to the last turn.
+
+        Raises:
+            InvalidInput: the ids and log-probs do not fit together.
+        """
+        prompt = np.asarray(sampled.prompt_ids, dtype=np.int32)
+        tail = self.ids
+        kept, broken = 0, False
+        if tail is not None:
+            if prompt.size >= tail.size and np.array_equal(prompt[: tail.size], tail):
+                kept = tail.size
+            else:
+                broken = True
+                shared = min(prompt.size, tail.size)
+                different = np.nonzero(prompt[:shared] != tail[:shared])[0]
+                kept = int(different[0]) if different.size else shared
+        tokens = TurnTokens(
+            prompt_kept=kept,
+            prompt_ids=prompt[kept:],
+            response_ids=sampled.response_ids,  # type: ignore[arg-type]
+            logprobs=sampled.logprobs,  # type: ignore[arg-type]
+            segments=sampled.segments,
+            spans=sampled.spans,
+        )
+        return Taken(tokens, np.concatenate([prompt, tokens.response_ids]), broken)
+
+
+def as_reply(given: Reply | Message | str | object, turn: int) -> Reply:
+    """Return what a caller handed to ``step`` as a reply with a well-formed message.
+
+    Text becomes an assistant message; tool calls without an id, or with one used twice, get one.
+
+    Raises:
+        InvalidInput: it is not an assistant message.
+    """
+    if isinstance(given, str):
+        given = {"role": "assistant", "content": given}
+    reply = given if isinstance(given, Reply) else Reply(message=given)  # type: ignore[arg-type]
+    message = reply.message
+    if isinstance(message, dict) and message.get("tool_calls"):
+        message = {**message, "tool_calls": _with_ids(message["tool_calls"], turn)}
+    checked = check_message(message, f"reply of turn {turn}", role="assistant")
+    context = reply.context
+    if context is not None:
+        for shown in context:
+            check_message(shown, f"context of turn {turn}")
+        context = replace_surrogates(context)
+    return replace(reply, message=replace_surrogates(checked), context=context)
+
+
+def _with_ids(calls: object, turn: int) -> object:
+    if not isinstance(calls, list):
+        return calls
+    seen: set[str] = set()
+    named = []
+    for i, call in enumerate(calls):
+        if isinstance(call, dict) and (not call.get("id") or call["id"] in seen):
+            call = {**call, "id": f"call_{turn}_{i}"}
+        if isinstance(call, dict):
+            seen.add(str(call["id"]))
+        named.append(call)
+    return named

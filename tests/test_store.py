@@ -1,0 +1,333 @@
+"""The store: durable under SIGKILL, honest about damage, readable while written."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trajgym.trajectory import (
+    Attempt,
+    InvalidInput,
+    Run,
+    Segment,
+    SessionRecord,
+    SessionTree,
+    Span,
+    Store,
+    StoreCorrupt,
+    StoreError,
+    StoreLocked,
+    StoreSchemaMismatch,
+    Turn,
+    TurnTokens,
+    check_store,
+)
+from trajgym.trajectory._codec import decode_turn, encode_turn
+
+
+def record(name: str = "s") -> SessionRecord:
+    return SessionRecord(id=name, task="t", env={"id": "e", "config": {}})
+
+
+def turn(index: int, text: str = "x") -> Turn:
+    parent = index - 1 if index else None
+    return Turn(index=index, parent=parent, message={"role": "assistant", "content": text})
+
+
+def write_golden(store: Store, tree: SessionTree) -> None:
+    store.begin_session(tree.record)
+    for one in tree.turns:
+        store.append_turn(tree.record.id, one)
+    for attempt in tree.attempts:
+        store.put_attempt(tree.record.id, attempt).wait()
+
+
+def test_store_keeps_its_promises() -> None:
+    """The shipped conformance check passes on the store that ships."""
+    assert len(check_store()) == 6
+
+
+def test_golden_sessions_are_carried_whole(
+    tmp_path: Path, golden: tuple[SessionTree, dict[str, Any]]
+) -> None:
+    """Every hand-made session reads back equal, down to each token."""
+    tree, _ = golden
+    with Store(tmp_path) as store:
+        write_golden(store, tree)
+    with Run(tmp_path) as run:
+        assert run.session(tree.record.id).to_json() == tree.to_json()
+
+
+WRITER = """
+import sys
+from trajgym.trajectory import SessionRecord, Store, Turn
+store = Store(sys.argv[1])
+n = 0
+while True:
+    session = f"{sys.argv[2]}-{n}"
+    store.begin_session(SessionRecord(id=session, task="t", env={"id": "e", "config": {}}))
+    for i in range(20):
+        message = {"role": "assistant", "content": "x" * 2000}
+        turn = Turn(index=i, parent=i - 1 if i else None, message=message)
+        store.append_turn(session, turn).wait()
+        print(session, i, flush=True)
+    n += 1
+"""
+
+
+def test_acknowledged_turns_survive_sigkill(tmp_path: Path) -> None:
+    """Whatever the writer announced before SIGKILL is there afterwards, 20 times in a row."""
+    chance = random.Random(20)
+    acknowledged: dict[str, int] = {}
+    for life in range(20):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path), f"life{life}"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert writer.stdout is not None
+        for _ in range(chance.randint(1, 300)):
+            session, index = writer.stdout.readline().split()
+            acknowledged[session] = int(index) + 1
+        writer.send_signal(signal.SIGKILL)
+        for line in writer.stdout.read().splitlines():
+            if len(parts := line.split()) == 2:
+                acknowledged[parts[0]] = int(parts[1]) + 1
+        writer.wait()
+        writer.stdout.close()
+    with Run(tmp_path) as run:
+        assert run.check() == []
+        for session, count in acknowledged.items():
+            assert len(run.session(session).turns) >= count
+        unfinished = [s for s in run.sessions() if str(s.attempts[0].status) != "interrupted"]
+    assert unfinished == []
+
+
+def test_writers_in_two_processes(tmp_path: Path) -> None:
+    """The second writer is told what to do, and the first one is not disturbed."""
+    with Store(tmp_path) as store:
+        code = "import sys; from trajgym.trajectory import Store; Store(sys.argv[1])"
+        other = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True
+        )
+        assert "StoreLocked" in other.stderr
+        assert "another process writes this store" in other.stderr
+        store.begin_session(record()).wait()
+    with pytest.raises(StoreError, match="closed"):
+        store.begin_session(record("late"))
+    Store(tmp_path).close()
+
+
+def test_several_files_read_as_one_run(tmp_path: Path) -> None:
+    """Shards of a run are one run to the reader, while both are written."""
+    with Store(tmp_path / "a.sqlite") as a, Store(tmp_path / "b.sqlite") as b:
+        a.begin_session(record("one"))
+        b.begin_session(record("two"))
+        a.append_turn("one", turn(0)).wait()
+        b.append_turn("two", turn(0)).wait()
+        with Run(tmp_path) as run:
+            assert [s.record.id for s in run.sessions()] == ["one", "two"]
+            assert run.session("two").turns[0].message["content"] == "x"
+
+
+@pytest.mark.parametrize("damage", ["truncate", "garbage", "not a store", "newer", "page"])
+def test_damage_is_named(tmp_path: Path, damage: str) -> None:
+    """A damaged or foreign file gets an error that says which file and what to do."""
+    with Store(tmp_path) as store:
+        store.begin_session(record())
+        for i in range(200):
+            store.append_turn("s", turn(i, "y" * 1000))
+    file = tmp_path / "store.sqlite"
+    size = file.stat().st_size
+    expected: type[StoreError] = StoreCorrupt
+    if damage == "truncate":
+        os.truncate(file, size // 2)
+    elif damage == "garbage":
+        file.write_bytes(b"\x00garbage" * 1000)
+    elif damage == "not a store":
+        file.unlink()
+        with sqlite3.connect(file) as other:
+            other.execute("CREATE TABLE notes (text)")
+        other.close()
+    elif damage == "newer":
+        with sqlite3.connect(file) as other:
+            other.execute("PRAGMA user_version = 99")
+        other.close()
+        expected = StoreSchemaMismatch
+    else:
+        with file.open("r+b") as raw:
+            raw.seek(8192)
+            raw.write(b"\xff" * (size - 16384))
+    with pytest.raises(expected, match=str(file)), Run(tmp_path) as run:
+        list(run.sessions())
+    if damage != "page":
+        with pytest.raises(expected, match=str(file)):
+            Store(tmp_path)
+    else:
+        assert Run(tmp_path).check()
+
+
+def test_missing_run(tmp_path: Path) -> None:
+    """Reading where no run is says so."""
+    with pytest.raises(StoreError, match="no run here"):
+        Run(tmp_path)
+    with pytest.raises(StoreError, match="no such store"):
+        Run(tmp_path / "x.sqlite")
+
+
+def test_bad_write_does_not_take_its_neighbours_along(tmp_path: Path) -> None:
+    """One write that SQLite refuses fails alone; those grouped with it are kept."""
+    with Store(tmp_path) as store:
+        store.begin_session(record())
+        good = store.append_turn("s", turn(0))
+        bad = store._write("INSERT INTO turns VALUES (NULL, NULL, NULL)")
+        also = store.append_turn("s", turn(1))
+        good.wait()
+        also.wait()
+        with pytest.raises(StoreError, match="not written"):
+            bad.wait()
+    with Run(tmp_path) as run:
+        assert len(run.session("s").turns) == 2
+
+
+def test_full_disk_is_an_error_and_loses_nothing(tmp_path: Path) -> None:
+    """When the file can't grow, the write is refused and earlier turns stay readable."""
+    with Store(tmp_path) as store:
+        store.begin_session(record())
+        store.append_turn("s", turn(0)).wait()
+        pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+        store._connection.execute(f"PRAGMA max_page_count = {pages + 1}")
+        with pytest.raises(StoreError, match="full"):
+            store.append_turn("s", turn(1, "z" * 1_000_000)).wait()
+        with Run(tmp_path) as run:
+            assert len(run.session("s").turns) == 1
+
+
+async def test_cancelled_waiter_does_not_lose_the_write(tmp_path: Path) -> None:
+    """Cancelling the task that waits for an acknowledgement leaves the write in place."""
+    async with Store(tmp_path) as store:
+        await store.begin_session(record())
+
+        async def append() -> None:
+            await store.append_turn("s", turn(0))
+
+        task = asyncio.create_task(append())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    with Run(tmp_path) as run:
+        assert len(run.session("s").turns) == 1
+
+
+def test_unrepresentable_values_are_refused_at_the_call(tmp_path: Path) -> None:
+    """A value that is not JSON is refused where it came from, and the session goes on."""
+    with Store(tmp_path) as store:
+        store.begin_session(record())
+        broken = turn(0)
+        broken.signals["x"] = object()
+        with pytest.raises(InvalidInput, match="JSON"):
+            store.append_turn("s", broken)
+        store.append_turn("s", turn(0)).wait()
+
+
+def test_locked_store_is_free_after_sigkill(tmp_path: Path) -> None:
+    """The lock goes with its process, however it ended."""
+    code = (
+        "import sys,time; from trajgym.trajectory import Store; "
+        "s=Store(sys.argv[1]); print('up',flush=True); time.sleep(60)"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "up\n"
+    with pytest.raises(StoreLocked):
+        Store(tmp_path)
+    holder.kill()
+    holder.wait()
+    holder.stdout.close()
+    Store(tmp_path).close()
+
+
+def test_copy_of_a_run_is_a_run(tmp_path: Path) -> None:
+    """A closed run is one plain file that can be copied."""
+    with Store(tmp_path / "a") as store:
+        store.begin_session(record())
+        store.append_turn("s", turn(0))
+        store.put_attempt("s", Attempt(leaf=0))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    with Run(tmp_path / "b") as run:
+        assert len(run.session("s").turns) == 1
+
+
+ids = st.lists(st.integers(0, 2**31 - 1), max_size=8)
+text = st.text(st.characters(codec="utf-8"), max_size=20)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+kinds = st.tuples(st.integers(0, 9), st.integers(0, 3), st.booleans())
+
+
+@st.composite
+def tokens(draw: st.DrawFn) -> TurnTokens:
+    lengths = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    segments = tuple(
+        Segment(n, -1, -1, False) if forced else Segment(n, low, low + more)
+        for n in lengths
+        for low, more, forced in [
+            draw(st.tuples(st.integers(0, 9), st.integers(0, 3), st.booleans()))
+        ]
+    )
+    n = sum(lengths)
+    logprobs = draw(st.lists(st.floats(-1e4, 0, width=32), min_size=n, max_size=n))
+    end = draw(st.integers(1, n))
+    return TurnTokens(
+        prompt_kept=draw(st.integers(0, 2**31)),
+        prompt_ids=draw(ids),  # type: ignore[arg-type]
+        response_ids=draw(st.lists(st.integers(0, 2**31 - 1), min_size=n, max_size=n)),  # type: ignore[arg-type]
+        logprobs=logprobs,  # type: ignore[arg-type]
+        segments=segments,
+        spans=draw(st.sampled_from([(), (Span("answer", 0, end, "c"),)])),
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.none() | tokens(), st.dictionaries(text, json_values, max_size=3), text)
+def test_any_turn_survives_the_codec(
+    given_tokens: TurnTokens | None, signals: dict[str, Any], content: str
+) -> None:
+    """Turns of any content come back equal from the form that the store keeps."""
+    original = turn(0, content)
+    original.tokens = given_tokens
+    original.signals = signals
+    again = decode_turn(*encode_turn(original))
+    assert (again.message, again.signals) == (original.message, signals)
+    if given_tokens is not None:
+        assert again.tokens is not None
+        assert again.tokens.to_json() == given_tokens.to_json()
+
+
+@given(st.binary(max_size=60))
+def test_damaged_tokens_never_pass(data: bytes) -> None:
+    """Bytes that are not packed tokens are refused, not misread."""
+    body, packed = encode_turn(turn(0))
+    assert packed is None
+    with pytest.raises(InvalidInput, match="tokens"):
+        decode_turn(body, data)

@@ -1,0 +1,152 @@
+"""The SQLite file behind a store: schema, version check, and errors in our own terms."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import struct
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from trajgym.trajectory._errors import StoreCorrupt, StoreError, StoreSchemaMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "SUFFIX",
+    "TURN_BITS",
+    "connect_reader",
+    "connect_writer",
+    "has_writer",
+    "lock_path",
+    "translated",
+]
+
+SUFFIX = ".sqlite"
+SCHEMA_VERSION = 1
+TURN_BITS = 20
+"""A turn's key is ``session key << TURN_BITS | turn index``: a session's turns lie side by side."""
+
+_APPLICATION_ID = 0x54524A47  # "TRJG": tells a store from any other SQLite file
+_SCHEMA = """
+CREATE TABLE meta     (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE tasks    (id TEXT PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE groups   (id TEXT PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE sessions (key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, body BLOB NOT NULL);
+CREATE TABLE attempts (session INTEGER NOT NULL, number INTEGER NOT NULL, running INTEGER NOT NULL,
+                       body BLOB NOT NULL, PRIMARY KEY (session, number)) WITHOUT ROWID;
+CREATE TABLE turns    (key INTEGER PRIMARY KEY, body BLOB NOT NULL, tokens BLOB);
+CREATE TABLE signals  (key INTEGER PRIMARY KEY, turn INTEGER NOT NULL, source TEXT NOT NULL,
+                       body BLOB NOT NULL);
+CREATE INDEX signals_of_turn ON signals (turn);
+CREATE TABLE derived  (session INTEGER NOT NULL, name TEXT NOT NULL, body BLOB NOT NULL,
+                       PRIMARY KEY (session, name)) WITHOUT ROWID;
+CREATE TABLE blobs    (hash TEXT PRIMARY KEY, media_type TEXT NOT NULL, data BLOB NOT NULL);
+"""
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors into ours, with the file's name."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error) or "no such column" in str(error):
+            raise StoreCorrupt(f"{path}: not a trajgym store, or damaged: {error}") from error
+        raise StoreError(f"{path}: {error}") from error
+    except sqlite3.DatabaseError as error:
+        raise StoreCorrupt(
+            f"{path}: damaged or not a trajgym store ({error}); restore a copy, or read what is "
+            "left with sqlite3's .recover",
+        ) from error
+
+
+def connect_writer(path: Path, *, power_safe: bool) -> sqlite3.Connection:
+    """Open or create the file for writing. The caller holds the lock."""
+    with translated(path):
+        _check_length(path)
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA synchronous = {'FULL' if power_safe else 'NORMAL'}")
+            connection.execute("PRAGMA wal_autocheckpoint = 4000")
+            if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+                connection.executescript(
+                    f"BEGIN; {_SCHEMA} PRAGMA application_id = {_APPLICATION_ID};"
+                    f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;",
+                )
+            _check_version(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def connect_reader(path: Path) -> sqlite3.Connection:
+    """Open the file for reading, also while another process writes it."""
+    if not path.is_file():
+        raise StoreError(f"{path}: no such store")
+    with translated(path):
+        _check_length(path)
+        uri = f"{path.resolve().as_uri()}?mode=ro"
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+        try:
+            _check_version(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _check_version(connection: sqlite3.Connection, path: Path) -> None:
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if application != _APPLICATION_ID:
+        raise StoreCorrupt(f"{path}: a SQLite file, but not a trajgym store")
+    if version != SCHEMA_VERSION:
+        raise StoreSchemaMismatch(
+            f"{path}: written with schema {version}, this library reads {SCHEMA_VERSION}; "
+            f"{'upgrade trajgym' if version > SCHEMA_VERSION else 'no migration is needed yet'}",
+        )
+
+
+def _check_length(path: Path) -> None:
+    """Notice a file that was cut off, which SQLite itself notices only when it gets there."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    with path.open("rb") as file:
+        header = file.read(100)
+    if not header.startswith(b"SQLite format 3\0"):
+        raise StoreCorrupt(f"{path}: not a trajgym store")
+    page = struct.unpack(">H", header[16:18])[0]
+    pages = struct.unpack(">I", header[28:32])[0]
+    expected = pages * (65536 if page == 1 else page)
+    if len(header) < 100 or path.stat().st_size < expected:
+        raise StoreCorrupt(
+            f"{path}: truncated: {path.stat().st_size} of {expected} bytes; restore a copy, or "
+            "read what is left with sqlite3's .recover",
+        )
+
+
+def lock_path(path: Path) -> Path:
+    """Return the file whose lock the writer holds while it lives."""
+    return path.with_name(path.name + ".lock")
+
+
+def has_writer(path: Path) -> bool:
+    """Return whether a living process writes this store now."""
+    try:
+        descriptor = os.open(lock_path(path), os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
