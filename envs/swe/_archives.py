@@ -33,7 +33,7 @@ def unpack_sdist(archive: Path, into: Path, *, only: str = "") -> None:
             for member in tar:
                 inside = PurePosixPath(*PurePosixPath(member.name).parts[1:])
                 source = tar.extractfile(member) if member.isfile() else None
-                if source is None or inside.parts[:1] and inside.parts[0].endswith(_LEFTOVERS):
+                if source is None or "".join(inside.parts[:1]).endswith(_LEFTOVERS):
                     continue
                 if only and not inside.is_relative_to(only):
                     continue

@@ -93,11 +93,13 @@ class _Script:
         self.say("Done.", ("submit", {}))
 
     def say(self, text: str, *calls: tuple[str, dict[str, Any] | str]) -> None:
-        self.messages.append({
-            "role": "assistant",
-            "content": text,
-            "tool_calls": [self._call(name, arguments) for name, arguments in calls],
-        })
+        self.messages.append(
+            {
+                "role": "assistant",
+                "content": text,
+                "tool_calls": [self._call(name, arguments) for name, arguments in calls],
+            }
+        )
 
     def _call(self, name: str, arguments: dict[str, Any] | str) -> dict[str, Any]:
         self._calls += 1

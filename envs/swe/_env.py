@@ -14,7 +14,7 @@ from trajgym.envs.sandbox import SandboxFileError, Snapshot
 from trajgym.envs.swe import _editing as editing
 from trajgym.envs.swe._extract import extract_change
 from trajgym.envs.swe._grade import grade
-from trajgym.envs.swe._images import prepare
+from trajgym.envs.swe._images import BASE_IMAGE, prepare
 from trajgym.envs.swe._layout import REPO
 from trajgym.envs.swe._record import SweRecord
 from trajgym.trajectory import InvalidInput, Outcome
@@ -48,6 +48,7 @@ class SweEnvBase(Env):
         command_seconds: default and upper limit of one command.
         output_bytes: what a tool shows of an output; the middle of a longer one is left out.
         test_seconds: limit of the test run in grading.
+        base_image: for Docker: what task images are built on.
         cache_dir: where sources are kept, instead of the user's cache.
     """
 
@@ -61,6 +62,7 @@ class SweEnvBase(Env):
         command_seconds: float = 60.0,
         output_bytes: int = 16_000,
         test_seconds: float = 300.0,
+        base_image: str = BASE_IMAGE,
         cache_dir: str | None = None,
     ) -> None:
         if command_seconds <= 0 or test_seconds <= 0 or output_bytes <= 0:
@@ -68,6 +70,7 @@ class SweEnvBase(Env):
         self.command_seconds = command_seconds
         self.output_bytes = output_bytes
         self.test_seconds = test_seconds
+        self.base_image = base_image
         self.cache_dir = Path(cache_dir) if cache_dir else None
         from trajgym.envs.sandbox import shared_provider
 
@@ -118,9 +121,8 @@ class SweEnvBase(Env):
             self._task,
             change.patch,
             self._provider,
+            spec=self.sandbox.spec,
             test_seconds=self.test_seconds,
-            labels=self.labels,
-            cache_dir=self.cache_dir,
         )
 
     async def close(self) -> None:
@@ -153,7 +155,9 @@ class SweEnvBase(Env):
         return ToolResult(content="submitted", done=True, signals={"submitted": True})
 
     async def _spec(self, task: Task) -> SandboxSpec:
-        spec = await prepare(task, self._provider, cache_dir=self.cache_dir)
+        spec = await prepare(
+            task, self._provider, base_image=self.base_image, cache_dir=self.cache_dir
+        )
         return dataclasses.replace(spec, labels={**spec.labels, **self.labels})
 
     def _shown(self, done: CommandResult, seconds: float) -> str:

@@ -24,8 +24,9 @@ mkdir -p {repo}
 chmod -R u+rwX {repo} 2>/dev/null || true
 cd {repo}
 git add -A -f --ignore-errors 2>/dev/null || true
-git ls-files -s -z | sed -z -n 's/^160000 [^\\t]*\\t//p' | git update-index -z --force-remove --stdin
-git ls-files -z | grep -z -E '(^|/)(__pycache__|\\.pytest_cache)/|\\.py[co]$' \
+git ls-files -s -z | sed -z -n 's/^160000 [^\\t]*\\t//p' \
+  | git update-index -z --force-remove --stdin
+git ls-files -z | sed -z -n -E '/(^|\\/)(__pycache__|\\.pytest_cache)\\/|\\.py[co]$/p' \
   | git update-index -z --force-remove --stdin
 git diff --cached --binary --full-index --no-renames --no-color --no-ext-diff --no-textconv HEAD \
   > {work}/patch

@@ -76,7 +76,16 @@ def diff_trees(old: Path, new: Path, paths: Iterable[str], scratch: Path) -> str
         trees.append(_git(folder, *base, "write-tree").decode().strip())
     chosen = sorted(paths)
     names = _git(
-        scratch, *base, "diff-tree", "-r", "--no-renames", "--name-only", "-z", *trees, "--", *chosen
+        scratch,
+        *base,
+        "diff-tree",
+        "-r",
+        "--no-renames",
+        "--name-only",
+        "-z",
+        *trees,
+        "--",
+        *chosen,
     )
     binary = [name for name in names.split(b"\0") if name and not _is_utf8(name, old, new)]
     with attributes.open("ab") as file:
@@ -116,5 +125,7 @@ def _git(folder: Path, *arguments: str) -> bytes:
         text = error.stderr.decode("utf-8", "replace").strip()
         raise SourceUnavailable(f"git {' '.join(arguments)} in {folder}: {text}") from error
     except subprocess.TimeoutExpired as error:
-        raise SourceUnavailable(f"git {arguments[0]} in {folder}: no end in {_SECONDS} s") from error
+        raise SourceUnavailable(
+            f"git {arguments[0]} in {folder}: no end in {_SECONDS} s"
+        ) from error
     return done.stdout

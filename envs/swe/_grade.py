@@ -9,7 +9,6 @@ with the test runner, so code that finds out the random test and fails it alone 
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,10 +24,7 @@ from trajgym.envs.swe._record import SweRecord
 from trajgym.trajectory import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from trajgym.envs.sandbox import CommandResult, Sandbox, SandboxProvider
+    from trajgym.envs.sandbox import CommandResult, Sandbox, SandboxProvider, SandboxSpec
     from trajgym.envs.swe._junit import TestStatus
     from trajgym.trajectory import Task
 
@@ -54,9 +50,8 @@ async def grade(
     patch: bytes,
     provider: SandboxProvider,
     *,
+    spec: SandboxSpec | None = None,
     test_seconds: float = 300.0,
-    labels: Mapping[str, str] | None = None,
-    cache_dir: Path | None = None,
 ) -> Outcome:
     """Return whether a change solves a task.
 
@@ -64,9 +59,8 @@ async def grade(
         task: a SWE task.
         patch: the change against the base, as `git diff --binary` writes it; empty for none.
         provider: where to run.
+        spec: what :func:`prepare` gave, if it was called already.
         test_seconds: limit for the test run.
-        labels: put on the sandbox.
-        cache_dir: instead of the user's cache.
 
     The score is 1.0 if every FAIL_TO_PASS test passes and every PASS_TO_PASS test passes or fails
     as expected (xfail); a test that is skipped or missing has not passed. ``details`` holds
@@ -80,8 +74,8 @@ async def grade(
         EnvironmentFault: the task itself can't be graded: its own tests do not apply or run.
     """
     record = SweRecord.of(task)
-    spec = await prepare(task, provider, cache_dir=cache_dir)
-    spec = dataclasses.replace(spec, labels={**spec.labels, **(labels or {})})
+    if spec is None:
+        spec = await prepare(task, provider)
     async with await provider.start(spec) as sandbox:
         grading = _Grading(record, sandbox, test_seconds)
         return await grading.run(patch)
@@ -142,7 +136,9 @@ class _Grading:
         new = b"".join(c.path + b"\0" for c in refused if c.status == "A")
         old = b"".join(c.path + b"\0" for c in refused if c.status != "A")
         if new:
-            remove = f"cd {REPO}\ntee {self.work}/new | git update-index -z --force-remove --stdin\n"
+            remove = (
+                f"cd {REPO}\ntee {self.work}/new | git update-index -z --force-remove --stdin\n"
+            )
             remove += f"xargs -0 rm -rf -- < {self.work}/new"
             await self._must("take back new files", git_env(self.work) + remove, new)
         if old:
@@ -241,9 +237,7 @@ def _share(name: str, count: int, total: int) -> dict[str, float]:
     return {f"{name}_passed": count, f"{name}_total": total, name: share}
 
 
-def _checked(
-    results: dict[str, TestStatus], canary: TestStatus | None, exit_code: int
-) -> _Run:
+def _checked(results: dict[str, TestStatus], canary: TestStatus | None, exit_code: int) -> _Run:
     """Compare results with the test that must fail and with pytest's exit status."""
     tampering = []
     if canary not in {None, "failed", "error"}:

@@ -84,7 +84,7 @@ def _finish(hunks: list[Hunk], start: int, sides: tuple[list[str], list[str]]) -
 
 
 def _unend(sides: tuple[list[str], list[str]], hunk_line: str) -> None:
-    """Take the line end off the line before `\\ No newline at end of file`."""
+    """Take the line end off the line before git's mark for a file that ends without one."""
     for side, marks in zip(sides, (" -", " +"), strict=True):
         if hunk_line[:1] in marks and side:
             side[-1] = side[-1].removesuffix("\n")

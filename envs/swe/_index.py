@@ -177,15 +177,15 @@ def _pip_settings() -> _PipSettings:
         section, _, key = name.rpartition(".")
         if section in {"global", "download", ":env:"} and value:
             configured[key] = _unquoted(value)
-    shown = re.search(r"--index-url\b.*?\(default:?\s+([^\s)]+)\)", _pip("download", "--help"), re.S)
+    shown = re.search(
+        r"--index-url\b.*?\(default:?\s+([^\s)]+)\)", _pip("download", "--help"), re.S
+    )
     index = configured.get("index-url") or (shown[1] if shown else "")
     if not index:
         raise SourceUnavailable("pip names no package index; set one with `pip config set`")
     disabled = configured.get("no-index", "").lower() in {"1", "true", "yes", "on"}
     return _PipSettings(
-        indexes=()
-        if disabled
-        else (index, *configured.get("extra-index-url", "").split()),
+        indexes=() if disabled else (index, *configured.get("extra-index-url", "").split()),
         find_links=tuple(configured.get("find-links", "").split()),
         ca_file=configured.get("cert") or None,
     )

@@ -33,8 +33,9 @@ def environment(record: SweRecord) -> dict[str, str]:
 
 def import_roots(record: SweRecord) -> list[str]:
     """Return the folders on the import path, relative to the repository (``""`` is its root)."""
-    roots = []
-    for folder in record.install.pythonpath.split(":"):
-        if folder == REPO or folder.startswith(f"{REPO}/"):
-            roots.append(folder.removeprefix(REPO).strip("/"))
-    return roots
+    folders = record.install.pythonpath.split(":")
+    return [
+        folder.removeprefix(REPO).strip("/")
+        for folder in folders
+        if folder == REPO or folder.startswith(f"{REPO}/")
+    ]

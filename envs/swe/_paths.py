@@ -17,7 +17,9 @@ _RUNNER_FILES = frozenset({
     "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini",
     "setup.cfg", "pyproject.toml", "noxfile.py", ".coveragerc",
 })  # fmt: skip
-_STARTUP = re.compile(r"(^|/)((site|user)customize(\.py|/|$)|[^/]*\.(pth|egg-link)$)", re.IGNORECASE)
+_STARTUP = re.compile(
+    r"(^|/)((site|user)customize(\.py|/|$)|[^/]*\.(pth|egg-link)$)", re.IGNORECASE
+)
 _SHADOWED = frozenset({"pytest", "_pytest", "pluggy", "py", "iniconfig", "pygments"})
 _COMPILED = (".pyc", ".pyo", ".so", ".pyd")
 _REGULAR = frozenset({"000000", "100644", "100755"})

@@ -30,9 +30,7 @@ def builtin_names() -> list[str]:
     return sorted(_shipped("builtin"))
 
 
-def load_tasks(
-    source: str | Path | Iterable[str], *, cache_dir: Path | None = None
-) -> list[Task]:
+def load_tasks(source: str | Path | Iterable[str], *, cache_dir: Path | None = None) -> list[Task]:
     """Return tasks from a file, a folder, or by name.
 
     Args:
@@ -104,7 +102,7 @@ def _shipped(kind: str) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for entry in root.iterdir():
         file = entry.joinpath("task.json") if entry.is_dir() else entry
-        if file.name.endswith(".json"):
+        if file.name.endswith(".json") and file.is_file():
             data = json.loads(file.read_text("utf-8"))
             found[data["instance_id"]] = data
     return found

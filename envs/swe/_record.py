@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from trajgym.envs.swe._errors import InvalidTask
 from trajgym.trajectory import Task
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["FileSource", "HunkSource", "Install", "ReleaseSource", "SweRecord", "read_records"]
 
@@ -72,9 +74,7 @@ class FileSource(_Part):
     path: str
 
 
-Source: TypeAlias = Annotated[
-    ReleaseSource | HunkSource | FileSource, Field(discriminator="kind")
-]
+Source: TypeAlias = Annotated[ReleaseSource | HunkSource | FileSource, Field(discriminator="kind")]
 
 
 class Install(BaseModel):

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["runner_folder"]
 
 _SCRIPTS = {
-    "pytest": "#!/bin/sh\nexec python3 -m pytest \"$@\"\n",
-    "python": "#!/bin/sh\nexec python3 \"$@\"\n",
+    "pytest": '#!/bin/sh\nexec python3 -m pytest "$@"\n',
+    "python": '#!/bin/sh\nexec python3 "$@"\n',
 }
 
 
