@@ -56,11 +56,18 @@ def build_once(target: Path, build: Callable[[Path], None]) -> Path:
         work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         try:
             build(work)
-            work.chmod(0o755)
+            _make_readable(work)
             work.rename(target)
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return target
+
+
+def _make_readable(folder: Path) -> None:
+    """Sandboxes read the cache as another user, whatever the umask was."""
+    for path in (folder, *folder.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))
 
 
 @contextmanager
