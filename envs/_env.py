@@ -9,7 +9,7 @@ from trajgym.envs._tools import ToolResult
 from trajgym.trajectory import InvalidInput, Message, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
+    from collections.abc import Awaitable, Mapping, Sequence
 
     from trajgym.trajectory import Task
 
@@ -51,6 +51,22 @@ class Env:
             raise InvalidInput(
                 f"{type(self).__name__} takes no configuration; got {sorted(config)}"
             )
+
+    @classmethod
+    async def open_run(cls, config: Mapping[str, Any], tasks: Sequence[Task] = ()) -> None:
+        """Prepare what all sessions of a process share (images, a cache); called by the runner.
+
+        Also the place to remove what an earlier, killed run left behind. An exception ends the
+        run before its first session.
+
+        Args:
+            config: the spec's configuration.
+            tasks: the tasks that are known already; more may come.
+        """
+
+    @classmethod
+    async def close_run(cls, config: Mapping[str, Any]) -> None:
+        """Free what :meth:`open_run` prepared. Called after the last session has closed."""
 
     def reset(self, task: Task, seed: int | None) -> Prompt | Awaitable[Prompt]:
         """Open the task and return what the agent reads first.

@@ -1,5 +1,6 @@
 """Driving sessions: policies, engines, renderers and the runner."""
 
+from trajgym.rollout._collect import CollectReport, collect
 from trajgym.rollout._engine import Generation, TokenEngine
 from trajgym.rollout._policy import (
     Policy,
@@ -9,8 +10,10 @@ from trajgym.rollout._policy import (
     PolicyRequest,
     PolicyUnavailable,
 )
+from trajgym.rollout._runner import Progress, Runner, SealedGroup, group_id
 
 __all__ = [
+    "CollectReport",
     "Generation",
     "Policy",
     "PolicyError",
@@ -18,5 +21,10 @@ __all__ = [
     "PolicyRejected",
     "PolicyRequest",
     "PolicyUnavailable",
+    "Progress",
+    "Runner",
+    "SealedGroup",
     "TokenEngine",
+    "collect",
+    "group_id",
 ]

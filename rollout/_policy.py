@@ -37,6 +37,8 @@ __all__ = [
 class PolicyError(TrajgymError):
     """The policy gave no usable answer; outside the agent's control."""
 
+    part = "policy"
+
 
 class PolicyUnavailable(PolicyError):
     """No answer after all retries."""
