@@ -229,7 +229,9 @@ class DockerSandbox(CommandSandbox):
 
     async def _remove(self) -> None:
         try:
-            await self._engine.call(partial(_remove_container, self.container), seconds=CLOSE_SECONDS)
+            await self._engine.call(
+                partial(_remove_container, self.container), seconds=CLOSE_SECONDS
+            )
         except SandboxError:
             return  # the engine is gone, or will be found again by the reaper
         finally:
@@ -405,5 +407,3 @@ def _remove_where(label: str, doomed: Callable[[Mapping[str, str]], bool], api: 
         if doomed(image.get("Labels") or {}):
             _remove_image(image["Id"], api)
     return count
-
-

@@ -18,9 +18,7 @@ __all__ = ["ContainerGone", "DockerEngine", "EngineLost", "EngineRefused", "Exec
 
 T = TypeVar("T")
 DEFAULT_HOST = "unix:///var/run/docker.sock"
-HELP = (
-    "start one (scripts/docker-engine.sh), set DOCKER_HOST to one, or use the embedded sandbox"
-)
+HELP = "start one (scripts/docker-engine.sh), set DOCKER_HOST to one, or use the embedded sandbox"
 QUICK_SECONDS = 60
 SLOW_SECONDS = 600
 

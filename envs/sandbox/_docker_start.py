@@ -85,9 +85,7 @@ class Launch:
 
     def _remove(self) -> None:
         try:
-            translated(
-                lambda: self.engine.client().remove_container(self.name, v=True, force=True)
-            )
+            translated(lambda: self.engine.client().remove_container(self.name, v=True, force=True))
         except SandboxError:
             return  # never made, or the engine is gone: the reaper finds it by its labels
 
