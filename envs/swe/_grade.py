@@ -17,7 +17,7 @@ from trajgym.envs import EnvironmentFault
 from trajgym.envs.sandbox import SandboxFileError
 from trajgym.envs.swe._extract import git_env, git_setup
 from trajgym.envs.swe._images import prepare
-from trajgym.envs.swe._junit import BadReport, parse_junit
+from trajgym.envs.swe._junit import BadReport, parse_junit, reported_id
 from trajgym.envs.swe._layout import REPO, import_roots
 from trajgym.envs.swe._paths import Change, parse_raw_diff, refusal
 from trajgym.envs.swe._record import SweRecord
@@ -112,6 +112,8 @@ class _Grading:
             f"git apply --cached --whitespace=nowarn {self.work}/tests.patch\n{_LIST}"
         )
         done = await self._must("read test_patch", script)
+        if done.dropped_stdout:
+            raise EnvironmentFault("grading", f"test_patch of {self.record.instance_id} is too large")
         return [change.text for change in parse_raw_diff(done.stdout)]
 
     async def _apply_change(self, patch: bytes, task_tests: list[str]) -> str:
@@ -120,9 +122,11 @@ class _Grading:
         script = self._git("apply --index --whitespace=nowarn", "change.patch")
         done = await self._run(script)
         if not done.ok:
-            said = done.stderr[-500:].decode("utf-8", "replace").strip()
+            said = done.stderr[-500:].decode("utf-8", "replace").strip() or "no end in time"
             return f"the change does not apply: {said}"
         listing = await self._must("list the change", f"{git_env(self.work)}cd {REPO}\n{_LIST}")
+        if listing.dropped_stdout:
+            return "the change touches too many files"
         roots = import_roots(self.record)
         refused: list[Change] = []
         for change in parse_raw_diff(listing.stdout):
@@ -192,9 +196,11 @@ class _Grading:
         return _Run({}, f"the tests ended with status {done.exit_code} and no report: {said}")
 
     def _outcome(self, run: _Run, patch: bytes) -> Outcome:
-        record = self.record
-        f2p = [t for t in record.FAIL_TO_PASS if run.results.get(t) == "passed"]
-        p2p = [t for t in record.PASS_TO_PASS if run.results.get(t) in {"passed", "xfailed"}]
+        record, results = self.record, run.results
+        f2p = [t for t in record.FAIL_TO_PASS if results.get(reported_id(t)) == "passed"]
+        p2p = [
+            t for t in record.PASS_TO_PASS if results.get(reported_id(t)) in {"passed", "xfailed"}
+        ]
         failing = [t for t in _wanted(record) if t not in {*f2p, *p2p}]
         passed = not failing and not run.problem and not run.tampering
         details: dict[str, Any] = {

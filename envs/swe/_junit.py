@@ -16,11 +16,12 @@ from trajgym.trajectory import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["BadReport", "TestStatus", "parse_junit"]
+__all__ = ["BadReport", "TestStatus", "parse_junit", "reported_id"]
 
 TestStatus: TypeAlias = Literal["passed", "failed", "error", "skipped", "xfailed"]
 
 _WORST: dict[TestStatus, int] = {"passed": 0, "xfailed": 1, "skipped": 2, "failed": 3, "error": 4}
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\x7e\x80-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _DECLARATION = re.compile(rb"<!(DOCTYPE|ENTITY)", re.IGNORECASE)
 
 
@@ -55,6 +56,16 @@ def parse_junit(report: bytes, files: Iterable[str]) -> dict[str, TestStatus]:
         if test not in results or _WORST[status] > _WORST[results[test]]:
             results[test] = status
     return results
+
+
+def reported_id(test: str) -> str:
+    """Return a test id as reports hold it: pytest writes characters that XML can't hold as #x1B."""
+    return _NOT_IN_XML.sub(_hexadecimal, test)
+
+
+def _hexadecimal(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"#x{code:02X}" if code <= 0xFF else f"#x{code:04X}"
 
 
 def _dotted(path: str) -> str:

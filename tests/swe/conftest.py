@@ -36,9 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(params=[pytest.param("docker", marks=pytest.mark.docker), "embedded"])
 async def provider(request: pytest.FixtureRequest) -> AsyncIterator[SandboxProvider]:
     """Each kind of sandbox in turn."""
-    made: SandboxProvider = (
-        DockerProvider() if request.param == "docker" else EmbeddedProvider()
-    )
+    made: SandboxProvider = DockerProvider() if request.param == "docker" else EmbeddedProvider()
     await made.check()
     async with made:
         yield made

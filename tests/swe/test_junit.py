@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trajgym.envs.swe import BadReport, parse_junit
+from trajgym.envs.swe._junit import reported_id
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,7 +84,9 @@ def suite(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         (root / folder).mkdir(parents=True)
     (root / "tests.v1/unit/test_odd.py").write_text(SUITE)
     (root / "tests.v1/unit/odd.json").write_text(json.dumps(ODD))
-    (root / "shared/cases.py").write_text("class Cases:\n    def test_shared(self):\n        pass\n")
+    (root / "shared/cases.py").write_text(
+        "class Cases:\n    def test_shared(self):\n        pass\n"
+    )
     (root / "conftest.py").write_text(RECORDER)
     raw = "disable_test_id_escaping_and_forfeit_all_rights_to_community_support = true\n"
     (root / "pytest.ini").write_text("[pytest]\n" + (raw if request.param == "raw" else ""))
@@ -106,7 +109,7 @@ def test_ids_of_a_real_report_are_pytest_s_own(suite: Path) -> None:
     collected = json.loads((suite / "seen.json").read_text())
     results = parse_junit((suite / "report.xml").read_bytes(), ["tests.v1/unit/test_odd.py"])
     assert len(collected) == len(set(collected)) > 2 * len(ODD)
-    assert sorted(results) == sorted(collected)
+    assert sorted(results) == sorted(map(reported_id, collected))
 
 
 def test_statuses_of_a_real_report(suite: Path) -> None:
@@ -121,7 +124,9 @@ def test_statuses_of_a_real_report(suite: Path) -> None:
     assert results[f"{file}::TestInherited::test_shared"] == "passed"
 
 
-text = st.text(st.characters(exclude_categories=["Cs", "Cc"], include_characters="\n\t"), max_size=30)
+text = st.text(
+    st.characters(exclude_categories=["Cs", "Cc"], include_characters="\n\t"), max_size=30
+)
 name = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
 
 
