@@ -1,6 +1,7 @@
 """Environments and sessions."""
 
 from trajgym.envs._budgets import Budgets
+from trajgym.envs._check import check_env
 from trajgym.envs._clock import AgentClock
 from trajgym.envs._env import Env, Prompt, Response, Verdict
 from trajgym.envs._errors import (
@@ -41,6 +42,7 @@ __all__ = [
     "Unforkable",
     "UnknownEnv",
     "Verdict",
+    "check_env",
     "register",
     "registered",
     "tool",

@@ -187,6 +187,9 @@ class Execution:
         if result.reward is not None:
             self.reward = (self.reward or 0.0) + result.reward
         self.done = self.done or result.done
+        if result.truncated:
+            cause = f"the environment's limit {result.truncated!r} was reached"
+            self.cut = self.cut or Truncate(result.truncated, cause)
         self.signals.update(result.signals)
 
     def _content(self, content: Content) -> str | list[dict[str, Any]]:

@@ -49,12 +49,15 @@ class ToolResult:
         content: text, or texts and images in order.
         reward: step reward of this call, None if it has none.
         done: the episode ends with this turn; later calls of the turn are not executed.
+        truncated: the name of a limit of the environment that this turn reached: the attempt ends
+            as ``truncated:<name>``, which is verified and scored.
         signals: facts for derivers, merged into the turn's signals; JSON values.
     """
 
     content: Content = ""
     reward: float | None = None
     done: bool = False
+    truncated: str = ""
     signals: dict[str, Any] = field(default_factory=dict)
 
 

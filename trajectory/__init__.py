@@ -3,6 +3,7 @@
 from trajgym.trajectory._check import check_store
 from trajgym.trajectory._codec import replace_surrogates
 from trajgym.trajectory._errors import (
+    ConformanceError,
     InvalidInput,
     InvalidRow,
     InvalidSession,
@@ -39,6 +40,17 @@ from trajgym.trajectory._records import (
     Turn,
     Usage,
 )
+from trajgym.trajectory._rows import (
+    Dropped,
+    ImageRef,
+    Rows,
+    Stamp,
+    TrainingRow,
+    UnsupportedModality,
+    attempt_turns,
+    build_rows,
+    validate_row,
+)
 from trajgym.trajectory._run import Blob, Run, SessionSummary
 from trajgym.trajectory._store import Ack, Store
 from trajgym.trajectory._tokens import FloatArray, IntArray, Segment, Span, TurnTokens
@@ -50,9 +62,12 @@ __all__ = [
     "Blob",
     "CallResult",
     "CallStatus",
+    "ConformanceError",
+    "Dropped",
     "Edge",
     "FloatArray",
     "Group",
+    "ImageRef",
     "IntArray",
     "InvalidInput",
     "InvalidRow",
@@ -61,6 +76,7 @@ __all__ = [
     "Message",
     "MissingExtra",
     "Outcome",
+    "Rows",
     "Run",
     "Sampling",
     "Segment",
@@ -68,6 +84,7 @@ __all__ = [
     "SessionSummary",
     "SessionTree",
     "Span",
+    "Stamp",
     "Status",
     "StatusKind",
     "Store",
@@ -77,11 +94,15 @@ __all__ = [
     "StoreSchemaMismatch",
     "Task",
     "ToolSchema",
+    "TrainingRow",
     "TrajgymError",
     "Turn",
     "TurnTokens",
+    "UnsupportedModality",
     "Usage",
+    "attempt_turns",
     "blob_hashes",
+    "build_rows",
     "check_message",
     "check_store",
     "digest",
@@ -89,4 +110,5 @@ __all__ = [
     "replace_surrogates",
     "text_of",
     "tool_calls_of",
+    "validate_row",
 ]

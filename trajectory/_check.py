@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from trajgym.trajectory._errors import InvalidInput, StoreError, StoreLocked
+from trajgym.trajectory._errors import ConformanceError, InvalidInput, StoreLocked
 from trajgym.trajectory._records import (
     Attempt,
     Group,
@@ -39,7 +39,7 @@ def check_store(open_store: _Opener = Store, open_run: _Reader = Run) -> list[st
         The promises that were checked, in words.
 
     Raises:
-        StoreError: a promise is not kept; the message names it.
+        ConformanceError: a promise is not kept; the message names it.
     """
     checked: list[str] = []
     for promise, check in _PROMISES.items():
@@ -47,7 +47,7 @@ def check_store(open_store: _Opener = Store, open_run: _Reader = Run) -> list[st
             try:
                 check(open_store, open_run, Path(directory))
             except AssertionError as error:
-                raise StoreError(f"check_store: broken promise: {promise}: {error}") from error
+                raise ConformanceError(f"check_store: {promise}: {error}") from error
         checked.append(promise)
     return checked
 

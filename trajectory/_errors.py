@@ -6,6 +6,7 @@
     ├── InvalidInput (ValueError)      bad data at a boundary; nothing was written
     │   ├── InvalidSession             turns that do not form a session tree
     │   └── InvalidRow                 a training row that a trainer would mangle
+    ├── ConformanceError               a checker found a promise that is not kept
     ├── MissingExtra (ImportError)     an optional dependency is not installed
     └── StoreError
         ├── StoreLocked                another process writes this store
@@ -18,6 +19,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "ConformanceError",
     "InvalidInput",
     "InvalidRow",
     "InvalidSession",
@@ -44,6 +46,10 @@ class InvalidSession(InvalidInput):
 
 class InvalidRow(InvalidInput):
     """A training row that breaks an invariant which trainers would silently mangle."""
+
+
+class ConformanceError(TrajgymError):
+    """An implementation does not keep a promise of its interface; the message names it."""
 
 
 class MissingExtra(TrajgymError, ImportError):

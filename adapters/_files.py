@@ -1,0 +1,148 @@
+"""Files that are written as a stream and appear only when they are whole."""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from trajgym.trajectory import InvalidInput, MissingExtra
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+__all__ = ["JsonLines", "Parquet", "Sink"]
+
+_ROWS_PER_GROUP = 1024
+_VALUES_PER_GROUP = 1 << 20
+
+
+class Sink(ABC):
+    """Takes records one by one; the file has its name once the ``with`` block ends well."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._part = path.with_name(f".{path.name}.part")
+
+    @abstractmethod
+    def write(self, record: dict[str, Any]) -> None:
+        """Add one record."""
+
+    @abstractmethod
+    def _close(self, *, complete: bool) -> None:
+        """Write what is buffered if ``complete``, and let go of the file."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self._close(complete=kind is None)
+            if kind is None:
+                self._part.replace(self.path)
+        finally:
+            self._part.unlink(missing_ok=True)
+
+
+class JsonLines(Sink):
+    """One JSON object per line, in UTF-8."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._file = self._part.open("w", encoding="utf-8")
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Add one line.
+
+        Raises:
+            InvalidInput: a value that JSON or UTF-8 does not have.
+        """
+        try:
+            line = json.dumps(record, ensure_ascii=False, allow_nan=False)
+            line.encode("utf-8")
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"session {record.get('session')}: not JSON: {error}") from error
+        self._file.write(line + "\n")
+
+    def _close(self, *, complete: bool) -> None:
+        with self._file as file:
+            if complete:
+                file.flush()
+                os.fsync(file.fileno())
+
+
+class Parquet(Sink):
+    """Columns of numbers, lists of numbers and strings, written in bounded row groups.
+
+    Args:
+        path: where the file will stand.
+        columns: pyarrow type by column, as a string: ``int32``, ``float``, ``string``, ``bool``,
+            and ``list:int32`` and the like for one-dimensional arrays; ``?`` at the end allows
+            None.
+
+    Raises:
+        MissingExtra: pyarrow is not installed.
+    """
+
+    def __init__(self, path: Path, columns: dict[str, str]) -> None:
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        except ImportError as error:
+            raise MissingExtra("pyarrow", "data") from error
+        super().__init__(path)
+        self._pa = pa
+        self._schema = pa.schema([_field(pa, name, kind) for name, kind in columns.items()])
+        self._writer = pq.ParquetWriter(self._part, self._schema)
+        self._records: list[dict[str, Any]] = []
+        self._values = 0
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Add one row; its keys are exactly the columns."""
+        self._records.append(record)
+        self._values += sum(v.size for v in record.values() if isinstance(v, np.ndarray))
+        if len(self._records) >= _ROWS_PER_GROUP or self._values >= _VALUES_PER_GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        columns = [
+            _column(self._pa, field, [record[field.name] for record in self._records])
+            for field in self._schema
+        ]
+        self._writer.write_table(self._pa.Table.from_arrays(columns, schema=self._schema))
+        self._records.clear()
+        self._values = 0
+
+    def _close(self, *, complete: bool) -> None:
+        try:
+            if complete and self._records:
+                self._flush()
+        finally:
+            self._writer.close()
+
+
+def _field(pa: Any, name: str, kind: str) -> Any:
+    nullable = kind.endswith("?")
+    kind = kind.removesuffix("?")
+    inner = kind.removeprefix("list:")
+    arrow = pa.type_for_alias(inner)
+    return pa.field(name, pa.list_(arrow) if inner != kind else arrow, nullable=nullable)
+
+
+def _column(pa: Any, field: Any, values: list[Any]) -> Any:
+    if not pa.types.is_list(field.type) or any(value is None for value in values):
+        return pa.array(values, type=field.type)
+    arrays = [np.asarray(value) for value in values]
+    offsets = np.zeros(len(arrays) + 1, dtype=np.int32)
+    np.cumsum([array.size for array in arrays], out=offsets[1:])
+    flat = pa.array(np.concatenate(arrays), type=field.type.value_type)
+    return pa.ListArray.from_arrays(pa.array(offsets), flat, type=field.type)

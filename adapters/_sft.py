@@ -1,0 +1,106 @@
+"""Conversations for supervised fine-tuning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from trajgym.adapters._conversation import template_messages, tools_json
+from trajgym.adapters._files import JsonLines
+from trajgym.trajectory import InvalidInput, attempt_turns
+
+if TYPE_CHECKING:
+    from trajgym.adapters._stream import Export, ExportReport
+    from trajgym.trajectory import Attempt, Message, SessionTree, Turn
+
+__all__ = ["export_sft"]
+
+
+def export_sft(export: Export, *, include: Literal["passed", "all"] = "passed") -> None:
+    """Write ``sft.jsonl``, one conversation per line, of exact and of text turns.
+
+    ``messages`` ends with an assistant message and has the arguments of tool calls as objects;
+    ``tools`` is a JSON string. An attempt gives one line for each conversation that ended in it:
+    its own, one for each context that was later rewritten, one for each sub-agent. Lines of one
+    attempt can share messages, and so can rival attempts. Images stay references to blobs.
+
+    Args:
+        export: what to write.
+        include: ``passed`` takes the attempts that solved the task; ``all`` every scored one.
+
+    Raises:
+        InvalidInput: another value of ``include``, or values were given (this export has no
+            place for them).
+    """
+    if include not in {"passed", "all"}:
+        raise InvalidInput(f"export sft: include is {include!r}; use 'passed' or 'all'")
+    if export.values:
+        raise InvalidInput("export sft takes no values: it selects attempts by their outcome")
+    with JsonLines(export.file("sft.jsonl")) as sink:
+        for tree in export.sessions:
+            for attempt in tree.attempts:
+                if reason := _refusal(attempt, include):
+                    export.report.drop(tree.record.id, attempt.index, reason)
+                    continue
+                for leaf in _leaves(tree, attempt):
+                    if line := _line(tree, attempt, leaf, export.report):
+                        sink.write(line)
+                        export.report.count(synthetic=line["synthetic"])
+
+
+def _refusal(attempt: Attempt, include: str) -> str | None:
+    if not attempt.status.scored or attempt.outcome is None:
+        return f"not scored ({attempt.status})"
+    if include == "passed" and not attempt.outcome.passed:
+        return f"did not pass (score {attempt.outcome.score:g})"
+    return None
+
+
+def _leaves(tree: SessionTree, attempt: Attempt) -> list[Turn]:
+    """Return the turns whose conversation goes on nowhere in the attempt as it was."""
+    turns = [tree.turns[index] for index in attempt_turns(tree, attempt)]
+    continued = set()
+    for turn in turns:
+        base = tree.base(turn)
+        if base is not None and (turn.kept is None or turn.kept >= len(tree.conversation(base))):
+            continued.add(base.index)
+    return [turn for turn in turns if turn.index not in continued]
+
+
+def _line(
+    tree: SessionTree, attempt: Attempt, leaf: Turn, report: ExportReport
+) -> dict[str, Any] | None:
+    name = tree.record.id
+    try:
+        messages = template_messages(_until_answer(tree, leaf), f"turn {leaf.index}")
+    except InvalidInput as error:
+        report.drop(name, attempt.index, str(error))
+        return None
+    assert attempt.outcome is not None
+    chain = _chain(tree, leaf)
+    return {
+        "messages": messages,
+        "tools": tools_json(tree),
+        "session": name,
+        "task": tree.record.task,
+        "group": tree.record.group,
+        "attempt": attempt.index,
+        "agent": leaf.agent,
+        "turns": [turn.index for turn in chain],
+        "status": str(attempt.status),
+        "score": attempt.outcome.score,
+        "passed": attempt.outcome.passed,
+        "policy": leaf.policy,
+        "synthetic": any(turn.synthetic for turn in chain),
+    }
+
+
+def _until_answer(tree: SessionTree, leaf: Turn) -> list[Message]:
+    messages = tree.conversation(leaf)
+    return messages[: len(messages) - len(leaf.observation)]
+
+
+def _chain(tree: SessionTree, leaf: Turn) -> list[Turn]:
+    chain = [leaf]
+    while (base := tree.base(chain[-1])) is not None:
+        chain.append(base)
+    return chain[::-1]

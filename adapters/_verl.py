@@ -1,0 +1,104 @@
+"""Rows for verl's V1 trainer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trajgym.adapters._files import Parquet
+from trajgym.adapters._rows import COMMON, common
+from trajgym.adapters._stream import need, rows_of
+from trajgym.rewards import Advantages, Rewards
+
+if TYPE_CHECKING:
+    from trajgym.adapters._stream import Export
+    from trajgym.trajectory import SessionTree, TrainingRow
+
+__all__ = ["export_verl"]
+
+_COLUMNS = {
+    **{name: kind for name, kind in COMMON.items() if name != "session"},
+    "trajgym_session": "string",
+    "uid": "string",
+    "session_id": "int64",
+    "index": "int64",
+    "prompts": "list:int64",
+    "responses": "list:int64",
+    "response_mask": "list:int64",
+    "rollout_log_probs": "list:float",
+    "rm_scores": "list:float",
+    "min_global_steps": "int64",
+    "max_global_steps": "int64",
+    "reward_extra_info": "string",
+}
+_ATTEMPT = 1 << 20
+
+
+def export_verl(export: Export) -> None:
+    """Write ``verl.parquet``: per row the fields of one agent-loop output.
+
+    ``prompts`` are the ids before the first trained token and ``responses`` all after, up to the
+    last trained one; ``rm_scores`` has a turn's reward on its last sampled token. ``uid`` is the
+    group (the session, if it has none). verl calls an attempt a session: ``session_id`` is the
+    sample number, plus ``2**20`` times the attempt's index, so that rival attempts stay apart;
+    ``index`` counts its rows, and the one with the attempt's last turn comes last, which verl
+    scores. Versions are the lowest and highest of the row's trained tokens. With `Advantages`
+    there is a column ``advantages`` beside ``rm_scores``.
+    """
+    need(export, Rewards, "OutcomeReward().derive(table)")
+    with_advantages = export.value(Advantages)
+    columns = _COLUMNS | ({"advantages": "list:float"} if with_advantages else {})
+    with Parquet(export.file("verl.parquet"), columns) as sink:
+        for tree, rows in rows_of(export):
+            uid = tree.record.group or tree.record.id
+            if "_" in uid:
+                export.report.drop(
+                    tree.record.id,
+                    None,
+                    f"uid {uid!r} has an underscore, where verl splits keys: give it a group",
+                )
+                continue
+            for index, row in _numbered(tree, rows):
+                sink.write(_record(tree, row, uid, index, advantages=with_advantages))
+                export.report.count(synthetic=row.synthetic)
+
+
+def _numbered(tree: SessionTree, rows: list[TrainingRow]) -> list[tuple[int, TrainingRow]]:
+    """Return the rows with their number in their attempt, the one with its last turn last."""
+    attempts: dict[int, list[TrainingRow]] = {}
+    for row in rows:
+        attempts.setdefault(row.attempt, []).append(row)
+    numbered = []
+    for index, members in attempts.items():
+        leaf = tree.attempts[index].leaf
+        final = [row for row in members if leaf in row.turns]
+        others = [row for row in members if leaf not in row.turns]
+        numbered += list(enumerate(others + final))
+    return numbered
+
+
+def _record(
+    tree: SessionTree, row: TrainingRow, uid: str, index: int, *, advantages: bool
+) -> dict[str, Any]:
+    assert row.reward is not None
+    start = int(np.argmax(row.loss_mask))
+    record = common(row)
+    record["trajgym_session"] = record.pop("session")
+    record |= {
+        "uid": uid,
+        "session_id": tree.record.sample + _ATTEMPT * row.attempt,
+        "index": index,
+        "prompts": row.input_ids[:start].astype(np.int64),
+        "responses": row.input_ids[start:].astype(np.int64),
+        "response_mask": row.loss_mask[start:].astype(np.int64),
+        "rollout_log_probs": row.logprobs[start:],
+        "rm_scores": row.reward[start:],
+        "min_global_steps": int(row.version_low[row.loss_mask].min()),
+        "max_global_steps": int(row.version_high.max()),
+        "reward_extra_info": "{}",
+    }
+    if advantages:
+        assert row.advantage is not None
+        record["advantages"] = row.advantage[start:]
+    return record

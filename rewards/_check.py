@@ -1,0 +1,170 @@
+"""The conformance check of derivers, for our own and for anybody's."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trajgym.rewards._errors import DeriverFault
+from trajgym.rewards._table import TurnTable
+from trajgym.rewards._values import Advantages, Rewards
+from trajgym.trajectory import (
+    Attempt,
+    CallResult,
+    Group,
+    Member,
+    Outcome,
+    SessionRecord,
+    SessionTree,
+    Status,
+    Turn,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trajgym.rewards._deriver import Deriver
+
+__all__ = ["check_deriver"]
+
+_SCORES = (0.0, 0.2, 0.2, 1.0)
+
+
+def check_deriver(deriver: Deriver, *, seeds: Sequence[int] = range(5)) -> None:
+    """Run a deriver on made-up groups and see that it keeps the contract.
+
+    The groups have forks, sub-agents, tool calls good and bad, truncated and failed attempts.
+
+    Args:
+        deriver: what to check, with its settings.
+        seeds: one set of groups is made for each.
+
+    Raises:
+        DeriverFault: it gives other values for the same input or another order of sessions,
+            counts sessions that failed, is group-relative and gives equal scores anything but 0,
+            changes its input, or returns something that is neither `Rewards` nor `Advantages` of
+            the table.
+    """
+    for seed in seeds:
+        sessions = [s for number in range(3) for s in _group(number, seed)]
+        expected = _values(deriver, sessions)
+        for again in (sessions, sessions[::-1]):
+            _compare(deriver, expected, _values(deriver, again), "another order of sessions")
+        failed = [_failed(f"g{number}", 90 + number, seed) for number in range(3)]
+        _compare(deriver, expected, _values(deriver, sessions + failed), "failed sessions")
+        if deriver.group_relative:
+            for score in (0.0, 0.1, 0.2, 0.3, 0.7, 1.0):
+                _check_equal(deriver, sessions, score)
+
+
+def _values(deriver: Deriver, sessions: list[SessionTree]) -> dict[tuple[str, int], float]:
+    """Return the derived value of every turn, and check what came back on the way."""
+    table = TurnTable.build(_groups(sessions), sessions, digests=deriver.needs_digests)
+    before = copy.deepcopy(table)
+    derived = deriver.derive(table)
+    name = deriver.name
+    if not isinstance(derived, Rewards | Advantages):
+        raise DeriverFault(
+            f"{name}: derive returned {type(derived).__name__}, not Rewards or Advantages",
+        )
+    if derived.table is not table:
+        raise DeriverFault(f"{name}: the values are not of the table that was given")
+    for column in TurnTable.__slots__:
+        left, right = getattr(before, column), getattr(table, column)
+        same = np.array_equal(left, right) if isinstance(left, np.ndarray) else left == right
+        if not same:
+            raise DeriverFault(f"{name}: derive changed the column {column} of its input")
+    turns = zip(table.session.tolist(), table.turn.tolist(), derived.values.tolist(), strict=True)
+    return {(table.sessions[s], t): value for s, t, value in turns}
+
+
+def _compare(
+    deriver: Deriver,
+    expected: dict[tuple[str, int], float],
+    found: dict[tuple[str, int], float],
+    cause: str,
+) -> None:
+    for (session, turn), value in expected.items():
+        other = found[session, turn]
+        if not np.isclose(value, other, rtol=1e-9, atol=1e-12):
+            raise DeriverFault(
+                f"{deriver.name}: turn {turn} of session {session} has {value}, but {other} with "
+                f"{cause}",
+            )
+
+
+def _check_equal(deriver: Deriver, sessions: list[SessionTree], score: float) -> None:
+    for tree in sessions:
+        for attempt in tree.attempts:
+            if attempt.outcome is not None:
+                attempt.outcome = Outcome(score=score, passed=False)
+    for (session, turn), value in _values(deriver, sessions).items():
+        if value != 0.0:
+            raise DeriverFault(
+                f"{deriver.name}: all scores are {score}, but turn {turn} of session {session} "
+                f"has {value} instead of exactly 0",
+            )
+
+
+def _groups(sessions: Sequence[SessionTree]) -> list[Group]:
+    groups: dict[str, Group] = {}
+    for tree in sessions:
+        assert tree.record.group is not None
+        group = groups.setdefault(
+            tree.record.group, Group(id=tree.record.group, task="t", planned=4, sealed=True)
+        )
+        group.members.append(Member(tree.record.id, len(group.members)))
+    return list(groups.values())
+
+
+def _group(number: int, seed: int) -> list[SessionTree]:
+    """Return four sessions of a group: plain, forked, with a sub-agent, and truncated."""
+    rng = np.random.default_rng([seed, number])
+    scores = rng.permutation(_SCORES)
+    trees = []
+    for sample, score in enumerate(scores.tolist()):
+        turns = [_turn(i, rng) for i in range(int(rng.integers(2, 6)))]
+        status = Status("truncated", "turns") if sample == 3 else Status("completed")
+        attempts = [_attempt(0, len(turns) - 1, status, score)]
+        if sample == 1:
+            fork = _turn(len(turns), rng)
+            fork.parent, fork.edge, fork.attempt = 0, "alternative", 1
+            turns.append(fork)
+            attempts.append(_attempt(1, fork.index, Status("completed"), score / 2))
+        if sample == 2:
+            helper = _turn(len(turns), rng)
+            helper.parent, helper.edge, helper.agent = 0, "spawn", "helper"
+            turns.append(helper)
+        trees.append(SessionTree(_record(f"g{number}", sample), turns, attempts))
+    return trees
+
+
+def _failed(group: str, sample: int, seed: int) -> SessionTree:
+    rng = np.random.default_rng([seed, sample])
+    turns = [_turn(i, rng) for i in range(3)]
+    attempt = Attempt(index=0, leaf=2, status=Status("failed", "env"), cause="made up")
+    return SessionTree(_record(group, sample), turns, [attempt])
+
+
+def _record(group: str, sample: int) -> SessionRecord:
+    name = f"{group}-s{sample}"
+    return SessionRecord(id=name, task="t", env={"id": "e", "config": {}}, group=group)
+
+
+def _attempt(index: int, leaf: int, status: Status, score: float) -> Attempt:
+    outcome = Outcome(score=score, passed=score == 1.0)
+    return Attempt(index=index, leaf=leaf, status=status, outcome=outcome)
+
+
+def _turn(index: int, rng: np.random.Generator) -> Turn:
+    ok = bool(rng.integers(2))
+    return Turn(
+        index=index,
+        parent=index - 1 if index else None,
+        message={"role": "assistant", "content": f"say {index}"},
+        observation=[{"role": "user", "content": f"state {int(rng.integers(3))}"}],
+        calls=[CallResult(call_id=f"c{index}", name="f", status="ok" if ok else "error")],
+        reward=float(rng.integers(3)) / 4,
+    )

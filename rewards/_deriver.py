@@ -1,0 +1,79 @@
+"""Derivers: pure functions from a table of turns to rewards or advantages."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from trajgym.rewards._errors import UnknownDeriver
+from trajgym.trajectory import InvalidInput, Stamp
+
+if TYPE_CHECKING:
+    from trajgym.rewards._table import PrefixRule, TurnTable
+    from trajgym.rewards._values import Advantages, Rewards
+
+__all__ = ["Deriver", "get_deriver", "list_derivers"]
+
+_GROUP = "trajgym.derivers"
+
+
+class Deriver(BaseModel, ABC):
+    """A pure function over the turns of sealed groups; its fields are its settings.
+
+    Subclass it, name it, give it typed fields with defaults, and register the class under the
+    entry-point group ``trajgym.derivers``. `check_deriver` tells whether it keeps the contract:
+    the order of sessions does not matter, sessions that are not scored add nothing, values are
+    finite, the table stays as it was.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    name: ClassVar[str]
+    """Under which it is registered and stamped."""
+    prefix_rule: ClassVar[PrefixRule] = "mean"
+    """How the values of rival attempts combine on turns that they share."""
+    group_relative: ClassVar[bool] = False
+    """True if values compare the attempts of a group: equal rewards then give exactly 0."""
+    needs_digests: ClassVar[bool] = False
+    """True if it reads ``table.observation``."""
+
+    @abstractmethod
+    def derive(self, table: TurnTable) -> Rewards | Advantages:
+        """Return a value for every turn of ``table``, 0 on turns that are not scored."""
+
+    @property
+    def stamp(self) -> Stamp:
+        """Name and settings, as they go with every value and row."""
+        return Stamp(self.name, self.model_dump(mode="json"))
+
+
+def list_derivers() -> list[str]:
+    """Return the names of every registered deriver, sorted."""
+    return sorted({entry.name for entry in entry_points(group=_GROUP)})
+
+
+def get_deriver(name: str, **settings: object) -> Deriver:
+    """Return the deriver registered as ``name`` with these settings.
+
+    Raises:
+        UnknownDeriver: no such name, or it stands for something that is no deriver.
+        InvalidInput: a setting that it does not have, or a value that does not fit.
+    """
+    found = next(iter(entry_points(group=_GROUP, name=name)), None)
+    if found is None:
+        raise UnknownDeriver(f"no deriver {name!r}; there are {', '.join(list_derivers())}")
+    kind = found.load()
+    if not (isinstance(kind, type) and issubclass(kind, Deriver)):
+        raise UnknownDeriver(f"deriver {name!r} ({found.value}) is not a subclass of Deriver")
+    try:
+        return kind(**settings)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        known = ", ".join(kind.model_fields) or "none"
+        raise InvalidInput(
+            f"deriver {name}: setting {where}: {first['msg']} (settings: {known})",
+        ) from error

@@ -1,0 +1,37 @@
+"""The outcome of an attempt as its turns' rewards or returns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trajgym.rewards._deriver import Deriver
+from trajgym.rewards._values import Advantages, Rewards
+
+if TYPE_CHECKING:
+    from trajgym.rewards._table import TurnTable
+
+__all__ = ["OutcomeReturn", "OutcomeReward"]
+
+
+class OutcomeReward(Deriver):
+    """The outcome's score as the reward of the attempt's last turn; 0 on every other turn."""
+
+    name = "outcome"
+
+    def derive(self, table: TurnTable) -> Rewards:
+        """Return the score of each scored attempt on its last turn."""
+        return Rewards(table, table.at_leaves(table.attempt_score, self.prefix_rule), self.stamp)
+
+
+class OutcomeReturn(Deriver):
+    """The outcome's score as the return of every turn of the attempt, without a baseline.
+
+    A turn that scored rival attempts share has the mean of their scores. Returns weigh tokens, so
+    they are `Advantages`: as rewards, an attempt of ten turns would earn its score ten times.
+    """
+
+    name = "outcome_return"
+
+    def derive(self, table: TurnTable) -> Advantages:
+        """Return the score of each scored attempt on all of its turns."""
+        return Advantages(table, table.spread(table.attempt_score, self.prefix_rule), self.stamp)

@@ -1,0 +1,121 @@
+"""Values over turns: rewards and advantages, two types that never mix."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from trajgym.trajectory import InvalidInput, Stamp
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from trajgym.rewards._table import Doubles, TurnTable
+
+__all__ = ["Advantages", "Rewards", "TurnValues"]
+
+
+class TurnValues:
+    """One value for each turn of a table; 0 on turns that do not count.
+
+    Values of the same kind and table add up, and scale by a number. `Rewards` and `Advantages`
+    do not mix: that raises TypeError.
+
+    Args:
+        table: the turns.
+        values: float64 ``[N]``; copied.
+        stamp: which deriver made them, with what settings.
+
+    Raises:
+        InvalidInput: another shape, a value that is not finite, or one on a turn that is not
+            scored.
+    """
+
+    __slots__ = ("stamp", "table", "values")
+
+    table: TurnTable
+    values: Doubles
+    stamp: Stamp
+
+    def __init__(self, table: TurnTable, values: npt.ArrayLike, stamp: Stamp) -> None:
+        array = np.array(values, dtype=np.float64)
+        kind = type(self).__name__
+        if array.shape != (len(table),):
+            raise InvalidInput(f"{kind}: shape {array.shape}; the table has {len(table)} turns")
+        if not np.isfinite(array).all():
+            raise InvalidInput(f"{kind} of {stamp.deriver}: {_where(table, ~np.isfinite(array))}")
+        if (stray := (array != 0) & ~table.scored).any():
+            raise InvalidInput(
+                f"{kind} of {stamp.deriver}: {_where(table, stray)} is not scored but has a value",
+            )
+        array.flags.writeable = False
+        self.table = table
+        self.values = array
+        self.stamp = stamp
+
+    def of(self, session: str) -> Doubles:
+        """Return float64 ``[turns]``, the values of one session.
+
+        Raises:
+            InvalidInput: the session is not in the table.
+        """
+        place = self.table.place(session)
+        if place is None:
+            raise InvalidInput(f"session {session} has no {type(self).__name__.lower()}")
+        return self.values[place]
+
+    def __add__(self, other: Self) -> Self:
+        if type(other) is not type(self):
+            return NotImplemented
+        if other.table is not self.table:
+            raise InvalidInput("values of different tables do not add up: use one table")
+        return type(self)(self.table, self.values + other.values, _plus(self.stamp, other.stamp))
+
+    def __mul__(self, factor: float) -> Self:
+        if not isinstance(factor, int | float):
+            return NotImplemented
+        return type(self)(self.table, self.values * factor, _times(factor, self.stamp))
+
+    __rmul__ = __mul__
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.stamp.deriver!r}, {len(self.values)} turns)"
+
+
+class Rewards(TurnValues):
+    """What each turn earned; summed along a trajectory they make its return."""
+
+    __slots__ = ()
+
+
+class Advantages(TurnValues):
+    """What each turn's tokens are weighted with in a policy gradient; never summed over turns."""
+
+    __slots__ = ()
+
+
+def _where(table: TurnTable, bad: npt.NDArray[np.bool_]) -> str:
+    first = int(np.argmax(bad))
+    return f"turn {table.turn[first]} of session {table.sessions[table.session[first]]}"
+
+
+def _terms(stamp: Stamp) -> list[dict[str, Any]]:
+    if stamp.settings.keys() == {"terms"}:
+        return list(stamp.settings["terms"])
+    return [{"factor": 1.0, "deriver": stamp.deriver, "settings": stamp.settings}]
+
+
+def _sum_of(terms: list[dict[str, Any]]) -> Stamp:
+    names = [
+        t["deriver"] if t["factor"] == 1 else f"{t['factor']:g} * {t['deriver']}" for t in terms
+    ]
+    return Stamp(" + ".join(names), {"terms": terms})
+
+
+def _plus(left: Stamp, right: Stamp) -> Stamp:
+    return _sum_of(_terms(left) + _terms(right))
+
+
+def _times(factor: float, stamp: Stamp) -> Stamp:
+    return _sum_of([term | {"factor": factor * term["factor"]} for term in _terms(stamp)])

@@ -1,0 +1,244 @@
+"""Derivers: the contract, the registry, and the shipped ones' values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import load_golden
+from tests.rewards.build import group, session
+from trajgym.rewards import (
+    GRPO,
+    Advantages,
+    Deriver,
+    DeriverFault,
+    OutcomeReturn,
+    OutcomeReward,
+    Rewards,
+    TurnTable,
+    UnknownDeriver,
+    apply,
+    check_deriver,
+    get_deriver,
+    list_derivers,
+)
+from trajgym.trajectory import InvalidInput, Stamp, build_rows, validate_row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHIPPED: list[Deriver] = [
+    OutcomeReward(),
+    OutcomeReturn(),
+    GRPO(),
+    GRPO(variant="verl"),
+    GRPO(variant="mean_only"),
+]
+
+
+@pytest.mark.parametrize("deriver", SHIPPED, ids=repr)
+def test_shipped_derivers_conform(deriver: Deriver) -> None:
+    """Every shipped deriver passes the check that plug-in authors run."""
+    check_deriver(deriver)
+
+
+def test_outcome_sits_on_the_last_turn() -> None:
+    """The score is on the attempt's last turn; a rival attempt has its own."""
+    tree = session("s", 1.0, turns=3, forks=[0.5])
+    table = TurnTable.build([], [tree])
+    derived = OutcomeReward().derive(table)
+    assert isinstance(derived, Rewards)
+    assert derived.of("s").tolist() == [0.0, 0.0, 1.0, 0.5]
+
+
+def test_outcome_return_is_on_every_turn_and_shared_turns_have_the_mean() -> None:
+    """Turn 0 belongs to a pass and to a fail: its return is their mean."""
+    derived = OutcomeReturn().derive(TurnTable.build([], [session("s", 1.0, turns=3, forks=[0.5])]))
+    assert derived.of("s").tolist() == [0.75, 1.0, 1.0, 0.5]
+
+
+def test_failed_rival_does_not_pull_the_mean() -> None:
+    """A failure is not a zero: the shared turn keeps its scored attempt's return."""
+    tree = session("s", None, turns=2, status="failed:env", forks=[1.0])
+    derived = OutcomeReturn().derive(TurnTable.build([], [tree]))
+    assert derived.of("s").tolist() == [1.0, 0.0, 1.0]
+
+
+def grpo(scores: list[float], **settings: Any) -> list[float]:
+    trees = [session(f"s{i}", score) for i, score in enumerate(scores)]
+    return GRPO(**settings).derive(TurnTable.build([group(*trees)], trees)).values.tolist()
+
+
+def test_grpo_variants_by_hand() -> None:
+    """Scores 1, 0, 0: mean 1/3; population std sqrt(2)/3, sample std 1/sqrt(3)."""
+    assert grpo([1.0, 0.0, 0.0]) == pytest.approx([2**0.5, -(2**-0.5), -(2**-0.5)])
+    verl = [2 / 3 / (3**-0.5 + 1e-6), *[-1 / 3 / (3**-0.5 + 1e-6)] * 2]
+    assert grpo([1.0, 0.0, 0.0], variant="verl") == pytest.approx(verl, rel=1e-12)
+    assert grpo([1.0, 0.0, 0.0], variant="mean_only") == pytest.approx([2 / 3, -1 / 3, -1 / 3])
+
+
+def test_group_of_one() -> None:
+    """Alone, an attempt says nothing about itself; verl's convention keeps the raw score."""
+    assert grpo([0.7]) == [0.0]
+    assert grpo([0.7], variant="mean_only") == [0.0]
+    assert grpo([0.7], variant="verl") == pytest.approx([0.7 / (1 + 1e-6)])
+
+
+def test_failed_member_leaves_the_group_statistics() -> None:
+    """Two scored members and a failed one give the advantages of two."""
+    trees = [session("a", 1.0), session("b", 0.0), session("c", None, status="failed:sandbox")]
+    derived = GRPO().derive(TurnTable.build([group(*trees)], trees))
+    assert derived.values.tolist() == [1.0, -1.0, 0.0]
+
+
+def test_truncated_member_counts() -> None:
+    """Running out of turns is the agent's own doing: it is punished, not dropped."""
+    trees = [session("a", 1.0), session("b", 0.0, status="truncated:turns")]
+    derived = GRPO().derive(TurnTable.build([group(*trees)], trees))
+    assert derived.values.tolist() == [1.0, -1.0]
+
+
+def test_session_of_no_group_is_refused() -> None:
+    """A group-relative advantage without a group is an error that names the session."""
+    with pytest.raises(InvalidInput, match="session s belongs to none"):
+        GRPO().derive(TurnTable.build([], [session("s", 1.0, group=None)]))
+
+
+def test_registry() -> None:
+    """Derivers are found by name and take their settings by name."""
+    assert {"outcome", "outcome_return", "grpo"} <= set(list_derivers())
+    assert get_deriver("grpo", variant="verl") == GRPO(variant="verl")
+    with pytest.raises(UnknownDeriver, match=r"no deriver 'gpro'; there are .*grpo"):
+        get_deriver("gpro")
+    with pytest.raises(InvalidInput, match=r"setting variant: .*'mean_only'"):
+        get_deriver("grpo", variant="papr")
+    with pytest.raises(InvalidInput, match=r"setting spread: .*settings: variant, eps"):
+        get_deriver("grpo", spread=1)
+
+
+def test_entry_point_that_is_no_deriver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A plug-in that registers something else is named."""
+    info = tmp_path / "plug-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plug\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[trajgym.derivers]\nplug = json:loads\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UnknownDeriver, match=r"'plug' .json:loads. is not a subclass"):
+        get_deriver("plug")
+
+
+def test_rewards_and_advantages_never_mix() -> None:
+    """Rewards add up and scale; adding an advantage to them is a TypeError."""
+    table = TurnTable.build([], [session("s", 1.0, turns=2)])
+    rewards = Rewards(table, [0.0, 1.0], Stamp("a", {}))
+    advantages = Advantages(table, [0.5, 0.5], Stamp("b", {"k": 1}))
+    total = rewards + 0.5 * rewards
+    assert isinstance(total, Rewards)
+    assert total.values.tolist() == [0.0, 1.5]
+    assert total.stamp.deriver == "a + 0.5 * a"
+    assert (2 * advantages).stamp == Stamp(
+        "2 * b", {"terms": [{"factor": 2.0, "deriver": "b", "settings": {"k": 1}}]}
+    )
+    with pytest.raises(TypeError):
+        rewards + advantages  # type: ignore[operator]
+    with pytest.raises(TypeError):
+        rewards * advantages  # type: ignore[operator]
+    with pytest.raises(InvalidInput, match="different tables"):
+        rewards + Rewards(TurnTable.build([], [session("s", 1.0, turns=2)]), [0, 0], rewards.stamp)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1.0], "shape"),
+        ([0.0, np.nan, 0.0], "turn 1 of session s"),
+        ([0.0, 0.0, 1.0], "not scored"),
+    ],
+)
+def test_values_that_fit_no_turn_are_refused(values: list[float], message: str) -> None:
+    """Wrong length, NaN, and a value on a failed session are refused by name."""
+    trees = [session("s", 1.0, turns=2), session("f", None, status="failed:env")]
+    with pytest.raises(InvalidInput, match=message):
+        Rewards(TurnTable.build([], trees), values, Stamp("a", {}))
+
+
+def test_apply_puts_values_where_they_belong() -> None:
+    """A reward sits on the turn's last sampled token, an advantage on all of its sampled ones."""
+    tree, _ = load_golden("two_versions")
+    rows = build_rows(tree).rows
+    table = TurnTable.build([], [tree])
+    both = apply(rows, Rewards(table, [0.25, 1.0], Stamp("r", {})))
+    both = apply(both, Advantages(table, [0.5, -0.5], Stamp("a", {"x": 1})))
+    (row,) = both
+    validate_row(row)
+    assert row.reward is not None
+    assert row.advantage is not None
+    assert row.reward.tolist() == [0, 0, 0, 0, 0, 0.25, 0, 0, 0, 0, 0, 0, 1]
+    assert row.advantage.tolist() == [0, 0, *[0.5] * 4, 0, -0.5, -0.5, 0, 0, -0.5, -0.5]
+    assert row.advantage_stamp == Stamp("a", {"x": 1}, "gtwo_versions")
+    assert rows[0].reward is None
+
+
+def test_apply_refuses_what_is_not_in_the_table() -> None:
+    """A row of another run is named, and raw arrays are not taken for rewards."""
+    rows = build_rows(load_golden("fork")[0]).rows
+    with pytest.raises(InvalidInput, match="session fork has no rewards"):
+        apply(rows, OutcomeReward().derive(TurnTable.build([], [session("s", 1.0)])))
+    with pytest.raises(TypeError, match="Rewards or Advantages"):
+        apply(rows, np.zeros(3))  # type: ignore[arg-type]
+
+
+class CountsFailures(Deriver):
+    name = "counts_failures"
+
+    def derive(self, table: TurnTable) -> Rewards:
+        return Rewards(table, table.scored * table.attempt_scored.mean(), self.stamp)
+
+
+class OrderMatters(Deriver):
+    name = "order_matters"
+
+    def derive(self, table: TurnTable) -> Rewards:
+        return Rewards(table, table.scored * np.arange(len(table)), self.stamp)
+
+
+class MutatesInput(Deriver):
+    name = "mutates_input"
+
+    def derive(self, table: TurnTable) -> Rewards:
+        table.env_reward.flags.writeable = True
+        table.env_reward[:] += 1
+        return Rewards(table, np.zeros(len(table)), self.stamp)
+
+
+class NotRelative(Deriver):
+    name = "not_relative"
+    group_relative = True
+
+    def derive(self, table: TurnTable) -> Advantages:
+        return Advantages(table, table.spread(table.attempt_score), self.stamp)
+
+
+class ReturnsArray(Deriver):
+    name = "returns_array"
+
+    def derive(self, table: TurnTable) -> Any:
+        return table.env_reward
+
+
+@pytest.mark.parametrize(
+    ("deriver", "message"),
+    [
+        (CountsFailures(), "with failed sessions"),
+        (OrderMatters(), "with another order of sessions"),
+        (MutatesInput(), "changed the column env_reward"),
+        (NotRelative(), "instead of exactly 0"),
+        (ReturnsArray(), "returned ndarray"),
+    ],
+)
+def test_check_finds_what_breaks_the_contract(deriver: Deriver, message: str) -> None:
+    """Each clause of the contract has a deriver that breaks it, and the check says which."""
+    with pytest.raises(DeriverFault, match=message):
+        check_deriver(deriver)

@@ -1,0 +1,445 @@
+"""Training rows: from a session tree to the arrays that every trainer starts from.
+
+Everything is unshifted: index ``t`` of every array speaks of ``input_ids[t]``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trajgym.trajectory._errors import InvalidRow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trajgym.trajectory._messages import Message
+    from trajgym.trajectory._records import Attempt, Turn
+    from trajgym.trajectory._tokens import FloatArray, IntArray, TurnTokens
+    from trajgym.trajectory._tree import SessionTree
+
+__all__ = [
+    "Dropped",
+    "ImageRef",
+    "Rows",
+    "Stamp",
+    "TrainingRow",
+    "UnsupportedModality",
+    "attempt_turns",
+    "build_rows",
+    "validate_row",
+]
+
+_LOGPROB_SLACK = 1e-3
+
+
+class UnsupportedModality(InvalidRow):
+    """An exact turn was shown an image or a sound whose token span is not recorded."""
+
+
+class Stamp(NamedTuple):
+    """Where per-token values come from."""
+
+    deriver: str
+    settings: dict[str, Any]
+    group: str | None = None
+    """The group whose statistics are in them."""
+
+
+class ImageRef(NamedTuple):
+    """An image in a row: the tokens ``[start, end)`` stand for blob ``blob`` (hex sha256)."""
+
+    start: int
+    end: int
+    blob: str
+    processor: str
+
+
+class Dropped(NamedTuple):
+    """Something that was left out, and why. ``attempt`` is None for a whole session."""
+
+    session: str
+    attempt: int | None
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class TrainingRow:
+    """One sequence with what a trainer needs to learn from it.
+
+    Args:
+        session: id of the session.
+        group: id of its group, if it has one.
+        attempt: the first scored attempt that the row's last turn belongs to.
+        turns: indices of the turns trained here, in order.
+        input_ids: int32 ``[T]``, as the engine was given and sampled them.
+        loss_mask: bool ``[T]``, True where a sampled token is trained in this row.
+        logprobs: float32 ``[T]``, behaviour log-probs (nats), 0.0 where not trained.
+        version_low: int32 ``[T]``, oldest policy version that can have sampled the token; -1 where
+            not trained.
+        version_high: int32 ``[T]``, newest such version; -1 where not trained.
+        turn_ids: int32 ``[T]``, index of the turn trained there; -1 elsewhere.
+        reward: float32 ``[T]`` or None; nonzero only on a turn's last sampled token.
+        advantage: float32 ``[T]`` or None; nonzero only on trained tokens.
+        reward_stamp: which deriver made ``reward``; there if and only if ``reward`` is.
+        advantage_stamp: the same for ``advantage``.
+        images: which token spans stand for which images.
+        weight: this row's share of its session's trained tokens; the rows of a session add up to
+            1. A loss that averages per sequence multiplies each row's mean by it and divides by
+            the sum of weights: then every session counts once, into however many rows it was cut.
+            Losses that average over tokens need no weight.
+        temperature: what all its turns were sampled with; None if unrecorded or mixed.
+        logprob_mode: what ``logprobs`` mean, see `Sampling`; ``unknown`` if mixed.
+        synthetic: some of the ids come from a fake engine: train nothing real with this row.
+    """
+
+    session: str
+    group: str | None
+    attempt: int
+    turns: tuple[int, ...]
+    input_ids: IntArray
+    loss_mask: npt.NDArray[np.bool_]
+    logprobs: FloatArray
+    version_low: IntArray
+    version_high: IntArray
+    turn_ids: IntArray
+    reward: FloatArray | None = None
+    advantage: FloatArray | None = None
+    reward_stamp: Stamp | None = None
+    advantage_stamp: Stamp | None = None
+    images: tuple[ImageRef, ...] = ()
+    weight: float = 1.0
+    temperature: float | None = None
+    logprob_mode: Literal["processed", "raw", "unknown"] = "unknown"
+    synthetic: bool = False
+
+    @property
+    def turn_ends(self) -> npt.NDArray[np.intp]:
+        """Positions of each trained turn's last sampled token, in the order of ``turns``."""
+        trained = np.flatnonzero(self.turn_ids >= 0)
+        turns = self.turn_ids[trained]
+        last = np.ones(trained.size, dtype=np.bool_)
+        last[:-1] = turns[1:] != turns[:-1]
+        return trained[last]
+
+    def __len__(self) -> int:
+        return self.input_ids.size
+
+
+class Rows(NamedTuple):
+    """What became of a session: its rows, and by name what has none."""
+
+    rows: list[TrainingRow]
+    dropped: list[Dropped]
+
+
+def attempt_turns(tree: SessionTree, attempt: Attempt) -> list[int]:
+    """Return the turns of an attempt in order: its path, and sub-agents that never returned."""
+    turns = {turn.index for turn in tree.trajectory(attempt)}
+    turns.update(turn.index for turn in tree.turns if turn.attempt == attempt.index)
+    return sorted(turns)
+
+
+def build_rows(tree: SessionTree) -> Rows:
+    """Return the training rows of a session's scored attempts.
+
+    A turn goes on in its base's row if its prompt keeps the base's whole sequence, and starts a
+    row otherwise (a rewritten context, a sub-agent, a rival branch). Tokens that rival attempts
+    share are trained in the first of their rows only; inserted ids never; a row ends at its last
+    trained token. Attempts without a score (failed, interrupted, cancelled, running) and turns
+    without a sampled token are named in ``dropped``.
+
+    Raises:
+        InvalidRow: a turn of a scored attempt is a text turn.
+        UnsupportedModality: such a turn was shown something other than text.
+        InvalidSession: a token delta does not fit its base.
+    """
+    owners, dropped = _owners(tree)
+    rows: list[TrainingRow] = []
+    for chain in _chains(tree, owners):
+        row = _assemble(tree, chain, owners[chain[-1].index])
+        if row is not None:
+            rows.append(row)
+        if row is None or len(row.turns) != len(chain):
+            dropped += _unsampled(tree, chain, owners)
+    if len(rows) > 1:
+        _share_weight(rows)
+    return Rows(rows, dropped)
+
+
+def _owners(tree: SessionTree) -> tuple[list[int], list[Dropped]]:
+    """Return for each turn the first scored attempt that holds it (-1: none), and who has none."""
+    owners = [-1] * len(tree.turns)
+    dropped: list[Dropped] = []
+    for attempt in tree.attempts:
+        if not attempt.status.scored:
+            cause = f": {attempt.cause}" if attempt.cause else ""
+            reason = f"not scored ({attempt.status}{cause})"
+            dropped.append(Dropped(tree.record.id, attempt.index, reason))
+        elif len(tree.attempts) == 1:
+            owners = [0] * len(tree.turns)
+        else:
+            for index in attempt_turns(tree, attempt):
+                if owners[index] < 0:
+                    owners[index] = attempt.index
+    return owners, dropped
+
+
+def _chains(tree: SessionTree, owners: list[int]) -> list[list[Turn]]:
+    """Return the turns that share a row, for each row, in order of the rows' first turns."""
+    chains: list[list[Turn]] = []
+    ends_at: dict[int, list[Turn]] = {}
+    sizes = [0] * len(tree.turns)
+    for turn in tree.turns:
+        index = turn.index
+        if owners[index] < 0:
+            continue
+        tokens = turn.tokens
+        if tokens is None:
+            raise InvalidRow(
+                f"session {tree.record.id}: turn {index} is a text turn (policy "
+                f"{turn.policy or 'unknown'!r}): it has no sampled ids and log-probs, and RL rows "
+                "never re-tokenise text; export it as sft or preference data",
+            )
+        base = tree.base(turn)
+        _refuse_media(tree, turn, base)
+        chain = None
+        if base is not None and tokens.prompt_kept == sizes[base.index]:
+            chain = ends_at.pop(base.index, None)
+        if chain is None:
+            chain = []
+            chains.append(chain)
+        chain.append(turn)
+        ends_at[index] = chain
+        sizes[index] = tokens.prompt_kept + tokens.prompt_ids.size + tokens.response_ids.size
+    return chains
+
+
+def _refuse_media(tree: SessionTree, turn: Turn, base: Turn | None) -> None:
+    if turn.context:
+        _refuse_media_in(tree, turn, turn.context)
+    if base is not None and base.observation:
+        _refuse_media_in(tree, turn, base.observation)
+
+
+def _refuse_media_in(tree: SessionTree, turn: Turn, messages: Sequence[Message]) -> None:
+    for message in messages:
+        content = message.get("content")
+        if type(content) is not list:
+            continue
+        for part in content:
+            if part.get("type") != "text":
+                raise UnsupportedModality(
+                    f"session {tree.record.id}: turn {turn.index} was shown a "
+                    f"{part.get('type')!r} part; which ids stand for it is not recorded, so it "
+                    "has no training row; export the session as sft or preference data",
+                )
+
+
+class _Run(NamedTuple):
+    """Sampled tokens ``[start, stop)`` of a row that belong to one segment of a turn."""
+
+    start: int
+    stop: int
+    low: int
+    high: int
+    turn: int
+
+
+def _assemble(tree: SessionTree, chain: list[Turn], attempt: int) -> TrainingRow | None:
+    pieces: list[IntArray] = []
+    runs: list[tuple[_Run, FloatArray]] = []
+    end = 0
+    for turn in chain:
+        tokens = turn.tokens
+        assert tokens is not None
+        prompt = tokens.prompt_ids if pieces else tree.prompt(turn)
+        pieces += (prompt, tokens.response_ids)
+        end = _collect_runs(tokens, turn.index, end + prompt.size, runs)
+    if not runs:
+        return None
+    size = runs[-1][0].stop
+    ids = np.concatenate(pieces)[:size]
+    marks = np.empty((3, size), dtype=np.int32)
+    marks.fill(-1)
+    low, high, turn_ids = marks
+    logprobs = np.zeros(size, dtype=np.float32)
+    for (start, stop, oldest, newest, index), values in runs:
+        low[start:stop] = oldest
+        high[start:stop] = newest
+        turn_ids[start:stop] = index
+        logprobs[start:stop] = values
+    temperature, mode = _sampled_with(chain)
+    return TrainingRow(
+        session=tree.record.id,
+        group=tree.record.group,
+        attempt=attempt,
+        turns=tuple(dict.fromkeys([run.turn for run, _ in runs])),
+        input_ids=ids,
+        loss_mask=turn_ids >= 0,
+        logprobs=logprobs,
+        version_low=low,
+        version_high=high,
+        turn_ids=turn_ids,
+        temperature=temperature,
+        logprob_mode=mode,
+        synthetic=any(turn.synthetic for turn in chain),
+    )
+
+
+def _collect_runs(
+    tokens: TurnTokens, turn: int, start: int, runs: list[tuple[_Run, FloatArray]]
+) -> int:
+    """Append the sampled runs of a response that starts at ``start``; return where it ends."""
+    offset = 0
+    for length, low, high, sampled in tokens.segments:
+        if sampled:
+            values = tokens.logprobs[offset : offset + length]
+            runs.append((_Run(start + offset, start + offset + length, low, high, turn), values))
+        offset += length
+    return start + offset
+
+
+def _sampled_with(
+    chain: list[Turn],
+) -> tuple[float | None, Literal["processed", "raw", "unknown"]]:
+    first = chain[0].sampling
+    if first is None:
+        return None, "unknown"
+    temperature, mode = first.temperature, first.logprob_mode
+    for turn in chain:
+        found = turn.sampling
+        if found is first:
+            continue
+        if found is None:
+            return None, "unknown"
+        if found.temperature != temperature:
+            temperature = None
+        if found.logprob_mode != mode:
+            mode = "unknown"
+    return temperature, mode
+
+
+def _unsampled(tree: SessionTree, chain: list[Turn], owners: list[int]) -> list[Dropped]:
+    return [
+        Dropped(tree.record.id, owners[turn.index], f"turn {turn.index} has no sampled token")
+        for turn in chain
+        if turn.tokens is not None and not any(s.sampled for s in turn.tokens.segments)
+    ]
+
+
+def _share_weight(rows: list[TrainingRow]) -> None:
+    trained = [int(np.count_nonzero(row.loss_mask)) for row in rows]
+    total = sum(trained)
+    for row, count in zip(rows, trained, strict=True):
+        row.weight = count / total
+
+
+_DTYPES = (
+    ("input_ids", np.int32),
+    ("loss_mask", np.bool_),
+    ("logprobs", np.float32),
+    ("version_low", np.int32),
+    ("version_high", np.int32),
+    ("turn_ids", np.int32),
+    ("reward", np.float32),
+    ("advantage", np.float32),
+)
+
+
+def validate_row(row: TrainingRow) -> None:
+    """Refuse a row that a trainer would take and silently mangle.
+
+    Raises:
+        InvalidRow: arrays of other shapes or dtypes; nothing masked at the start or something
+            masked at the end; log-probs, versions or turn ids that disagree with the mask; a
+            reward off its turn's last sampled token; values that are not finite or have no stamp.
+    """
+    try:
+        _check_shapes(row)
+        _check_ids(row)
+        _check_mask(row)
+        _check_behaviour(row)
+        _check_values(row)
+    except InvalidRow as error:
+        raise InvalidRow(f"row of session {row.session}, turns {list(row.turns)}: {error}") from (
+            None
+        )
+
+
+def _require(ok: bool | np.bool_, message: str) -> None:
+    if not ok:
+        raise InvalidRow(message)
+
+
+def _check_shapes(row: TrainingRow) -> None:
+    shape = (row.input_ids.size,)
+    _require(shape[0] >= 2, "a row needs a prompt token and a trained one")
+    for name, dtype in _DTYPES:
+        array = getattr(row, name)
+        if array is None and name in {"reward", "advantage"}:
+            continue
+        _require(
+            isinstance(array, np.ndarray) and array.dtype == dtype and array.shape == shape,
+            f"{name} must be {np.dtype(dtype).name} of shape {shape}, got "
+            f"{getattr(array, 'dtype', type(array).__name__)} {getattr(array, 'shape', '')}",
+        )
+
+
+def _check_ids(row: TrainingRow) -> None:
+    _require(row.input_ids.min() >= 0, "input_ids holds a negative id")
+    _require(np.isfinite(row.weight) and row.weight > 0, f"weight is {row.weight}; use (0, 1]")
+    for image in row.images:
+        _require(
+            0 <= image.start < image.end <= len(row),
+            f"image {image.blob[:12]} spans [{image.start}, {image.end}) of {len(row)} tokens",
+        )
+
+
+def _check_mask(row: TrainingRow) -> None:
+    mask = row.loss_mask
+    _require(not mask[0], "loss_mask[0] is set: a first token has nothing to be predicted from")
+    _require(mask[-1], "ends on a masked token: cut it after its last trained token")
+    _require(
+        np.array_equal(row.turn_ids >= 0, mask) and row.turn_ids.min() >= -1,
+        "turn_ids must be a turn index where loss_mask is set and -1 elsewhere",
+    )
+    trained = row.turn_ids[row.turn_ends]
+    _require(
+        trained.tolist() == list(row.turns) and len(set(row.turns)) == len(row.turns),
+        f"turns are {list(row.turns)} but turn_ids hold {trained.tolist()}",
+    )
+
+
+def _check_behaviour(row: TrainingRow) -> None:
+    mask = row.loss_mask
+    low, high = row.version_low, row.version_high
+    _require(np.isfinite(row.logprobs).all(), "logprobs are not all finite")
+    _require(row.logprobs.max() <= _LOGPROB_SLACK, "a log-prob is above 0")
+    _require(not row.logprobs[~mask].any(), "logprobs must be 0.0 where loss_mask is not set")
+    _require(
+        np.array_equal(low >= 0, mask) and np.array_equal(high >= 0, mask),
+        "versions must be >= 0 exactly where loss_mask is set",
+    )
+    _require((low <= high).all(), "version_low is above version_high")
+    _require(min(low.min(), high.min()) >= -1, "versions are -1 where loss_mask is not set")
+
+
+def _check_values(row: TrainingRow) -> None:
+    for name in ("reward", "advantage"):
+        array, stamp = getattr(row, name), getattr(row, f"{name}_stamp")
+        _require((array is None) == (stamp is None), f"{name} and {name}_stamp go together")
+        _require(array is None or np.isfinite(array).all(), f"{name} is not all finite")
+    if row.reward is not None:
+        elsewhere = row.reward.copy()
+        elsewhere[row.turn_ends] = 0.0
+        _require(
+            not elsewhere.any(),
+            f"reward at token {int(np.argmax(elsewhere != 0))}: a turn's reward sits on its last "
+            "sampled token",
+        )
+    if row.advantage is not None:
+        _require(not row.advantage[~row.loss_mask].any(), "advantage on an untrained token")
