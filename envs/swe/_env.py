@@ -28,6 +28,8 @@ __all__ = ["BashSweEnv", "SweEnv", "SweEnvBase"]
 _TESTS = re.compile(r"\b(pytest|unittest|tox|nox)\b")
 _COUNTS = re.compile(rb"(\d+) (passed|failed|error)")
 
+_DURATION = re.compile(rb"(\d (?:passed|failed|errors?|skipped|warnings?|deselected)) in [\d.]+s\b")
+
 _PROMPT = """\
 The repository at {repo} ({name}) has this problem:
 
@@ -161,7 +163,9 @@ class SweEnvBase(Env):
         return dataclasses.replace(spec, labels={**spec.labels, **self.labels})
 
     def _shown(self, done: CommandResult, seconds: float) -> str:
-        output = editing.shortened(done.stdout, self.output_bytes, done.dropped_stdout)
+        # Equal work shall give equal observations: pytest's summary tells the time.
+        stdout = _DURATION.sub(rb"\1", done.stdout)
+        output = editing.shortened(stdout, self.output_bytes, done.dropped_stdout)
         if done.timed_out:
             ending = f"[killed: no end in {seconds:g} s]"
         elif done.oom_killed:

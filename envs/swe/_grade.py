@@ -113,7 +113,9 @@ class _Grading:
         )
         done = await self._must("read test_patch", script)
         if done.dropped_stdout:
-            raise EnvironmentFault("grading", f"test_patch of {self.record.instance_id} is too large")
+            raise EnvironmentFault(
+                "grading", f"test_patch of {self.record.instance_id} is too large"
+            )
         return [change.text for change in parse_raw_diff(done.stdout)]
 
     async def _apply_change(self, patch: bytes, task_tests: list[str]) -> str:

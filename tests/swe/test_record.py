@@ -52,7 +52,7 @@ def test_test_lists_may_be_json_strings(tmp_path: Path) -> None:
 
 def test_test_list_that_is_no_list_is_refused() -> None:
     """A test list that is neither a list nor JSON is an error that names the field."""
-    with pytest.raises(InvalidTask, match="field FAIL_TO_PASS: .*not a JSON list"):
+    with pytest.raises(InvalidTask, match=r"field FAIL_TO_PASS: .*not a JSON list"):
         SweRecord.parse(record(FAIL_TO_PASS="test_one, test_two"), "here")
 
 
@@ -93,7 +93,7 @@ def test_bad_file_is_refused(tmp_path: Path, content: str, said: str) -> None:
 
 def test_unknown_name_lists_what_there_is() -> None:
     """A name that is no file and no task is answered with the names that exist."""
-    with pytest.raises(InvalidTask, match="trajgym__spans-1.0"):
+    with pytest.raises(InvalidTask, match=r"trajgym__spans-1\.0"):
         load_tasks("no-such-task")
 
 
