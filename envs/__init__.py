@@ -16,6 +16,7 @@ from trajgym.envs._errors import (
 from trajgym.envs._reply import Reply, Sampled, TurnLimits
 from trajgym.envs._session import Session, StepResult
 from trajgym.envs._spec import EnvSpec, register, registered
+from trajgym.envs._tasks import load_tasks
 from trajgym.envs._tools import Image, InvalidArguments, Tool, ToolResult, tool, tools_of
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "UnknownEnv",
     "Verdict",
     "check_env",
+    "load_tasks",
     "register",
     "registered",
     "tool",

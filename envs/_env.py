@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from trajgym.envs._budgets import Budgets
+from trajgym.envs._tasks import load_tasks
 from trajgym.envs._tools import ToolResult
 from trajgym.trajectory import InvalidInput, Message, Outcome
 
@@ -51,6 +52,23 @@ class Env:
             raise InvalidInput(
                 f"{type(self).__name__} takes no configuration; got {sorted(config)}"
             )
+
+    @classmethod
+    def load_tasks(cls, source: str) -> list[Task]:
+        """Return the tasks that ``--tasks SOURCE`` means; by default a file of our own form."""
+        return load_tasks(source)
+
+    @classmethod
+    def script(cls, task: Task, sample: int) -> list[Message]:  # noqa: ARG003
+        """Return what a scripted agent says in sample ``sample`` of a task, turn by turn.
+
+        For demos and tests without a model. Let samples differ, and be wrong on purpose now and
+        then, so that groups have mixed outcomes.
+        """
+        raise InvalidInput(
+            f"{cls.__name__} has no script for a scripted policy; use a model (--base-url and "
+            "--model, or --local), or override script()",
+        )
 
     @classmethod
     async def open_run(cls, config: Mapping[str, Any], tasks: Sequence[Task] = ()) -> None:

@@ -30,6 +30,8 @@ class TokenEngine(ABC):
     """Ids in, ids and log-probs out."""
 
     name: str
+    logprob_mode: Literal["processed", "raw", "unknown"] = "unknown"
+    """What its log-probs mean, see :class:`trajgym.trajectory.Sampling`."""
     synthetic: bool = False
     """True only for fake engines: what they sample trains nothing real."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from typing import Any, ClassVar
@@ -29,6 +30,12 @@ class Counter(Env):
         self.target, self.break_at = target, break_at
         self.n = 0
         self.barrier = asyncio.Barrier(2)
+
+    @classmethod
+    def script(cls, task: Task, sample: int) -> list[Message]:
+        if task.id == "stuck":
+            return [call(("bug", "{}"))]
+        return [call(("add", json.dumps({"n": sample + 1}))), call(("finish", "{}"))]
 
     def reset(self, task: Task, seed: int | None) -> str:
         if self.break_at == "reset":

@@ -1,0 +1,120 @@
+"""What trajgym itself costs per turn, durable store included, beside peers in the same run.
+
+The environment is trivial (an async tool that returns a short text) and the policy answers at
+once, so what is measured is the SDK: session, validation, ledger, store. Peers run the nearest
+thing they have, each in its own interpreter:
+
+- verifiers 0.1.14 `MultiTurnEnv` with an in-process fake client (no durable store),
+- verifiers 0.4.0 through its interception server (no durable store),
+- OpenEnv 0.10 echo environment over its WebSocket (no durable store).
+
+Usage: python benchmarks/bench_session.py [--verifiers-classic PY] [--verifiers PY] [--openenv PY]
+where each PY is the python of a virtual environment with that package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import ClassVar
+
+from trajgym.envs import Budgets, Env, EnvSpec, Session, register, tool
+from trajgym.trajectory import Message, Store, Task
+
+CONCURRENT = 64
+TURNS = 20
+ROUNDS = 5
+GOAL_US = 50.0
+
+
+@register("bench/echo")
+class Echo(Env):
+    """Answers a tool call with a short text."""
+
+    budgets: ClassVar[Budgets] = Budgets(turns=None, seconds=None, seconds_per_turn=None)
+
+    async def reset(self, task: Task, seed: int | None) -> str:  # noqa: ARG002
+        return "Say something."
+
+    @tool
+    async def echo(self, text: str) -> str:
+        """Repeat.
+
+        Args:
+            text: what to repeat.
+        """
+        return f"you said {text}"
+
+    async def verify(self) -> float:
+        return 1.0
+
+
+def message(turn: int) -> Message:
+    arguments = json.dumps({"text": f"line {turn} of a conversation that goes on for a while"})
+    call = {"id": f"c{turn}", "type": "function", "function": {"name": "echo", "arguments": arguments}}
+    return {"role": "assistant", "content": "Let me say this.", "tool_calls": [call]}
+
+
+async def one_session(store: Store | None, spec: EnvSpec, messages: list[Message]) -> None:
+    async with Session(spec, Task(id="bench"), store=store) as session:
+        for said in messages:
+            await session.step(said)
+
+
+async def measure(*, durable: bool) -> float:
+    """Return seconds per turn at CONCURRENT sessions, the median over rounds."""
+    spec, messages = EnvSpec(id="bench/echo"), [message(i) for i in range(TURNS)]
+    samples = []
+    with tempfile.TemporaryDirectory() as directory:
+        store = Store(directory) if durable else None
+        for _ in range(ROUNDS + 1):
+            started = time.perf_counter()
+            await asyncio.gather(*(one_session(store, spec, messages) for _ in range(CONCURRENT)))
+            samples.append((time.perf_counter() - started) / (CONCURRENT * TURNS))
+        if store is not None:
+            await store.aclose()
+    return statistics.median(samples[1:])
+
+
+def peer(python: str, script: str) -> float:
+    """Run a peer's half in its own interpreter; it prints seconds per turn."""
+    path = Path(__file__).parent / "peers" / script
+    done = subprocess.run([python, str(path)], capture_output=True, text=True, check=True, timeout=300)
+    return float(done.stdout.split()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--verifiers-classic", help="python with verifiers 0.1.14")
+    parser.add_argument("--verifiers", help="python with verifiers 0.4.0")
+    parser.add_argument("--openenv", help="python with openenv 0.10")
+    parser.add_argument("--json", type=Path, help="also write the figures there")
+    given = parser.parse_args()
+    ours = asyncio.run(measure(durable=True)) * 1e6
+    memory = asyncio.run(measure(durable=False)) * 1e6
+    figures = {"trajgym, durable store": ours, "trajgym, in memory": memory}
+    for name, python, script in (
+        ("verifiers 0.1.14, no store", given.verifiers_classic, "verifiers_classic.py"),
+        ("verifiers 0.4.0, no store", given.verifiers, "verifiers_v1.py"),
+        ("OpenEnv 0.10, no store", given.openenv, "openenv_echo.py"),
+    ):
+        if python:
+            figures[name] = peer(python, script) * 1e6
+    print(f"{CONCURRENT} sessions at once, {TURNS} turns each, median of {ROUNDS} rounds")
+    for name, value in figures.items():
+        print(f"{name:28} {value:9.1f} us/turn   {value / ours:7.2f} x ours")
+    print(f"goal: under {GOAL_US:.0f} us a turn: {'met' if ours < GOAL_US else 'missed'}")
+    if given.json:
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        given.json.write_text(json.dumps({"when": when, "us_per_turn": figures}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""`trajgym show`: a run as a table, a session as its turns."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from trajgym.trajectory import InvalidInput, Run, text_of, tool_calls_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+    from trajgym.trajectory import Attempt, Message, SessionTree, Turn
+
+__all__ = ["print_run", "show_run", "show_session", "status_text"]
+
+_SHORT = 1200
+"""Characters of one text that are shown without ``--full``."""
+
+_STYLES = {
+    "completed": "green",
+    "truncated": "yellow",
+    "failed": "red",
+    "interrupted": "magenta",
+    "cancelled": "magenta",
+    "running": "cyan",
+}
+
+
+def status_text(attempt: Attempt) -> Text:
+    """Return how an attempt ended, in its colour; a solved one says so."""
+    if attempt.outcome is not None and attempt.outcome.passed:
+        return Text("solved", style="bold green")
+    return Text(str(attempt.status), style=_STYLES[attempt.status.kind])
+
+
+def show_run(path: Path) -> None:
+    """Print one line per attempt of a run."""
+    with Run(path) as run:
+        print_run(Console(), run)
+
+
+def print_run(console: Console, run: Run) -> None:
+    """Print the table of a run."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("session", "task", "sample", "status", "score", "turns", "cause"):
+        justify = "right" if name in {"sample", "score", "turns"} else "left"
+        table.add_column(name, justify=justify, no_wrap=name in {"session", "status"})  # type: ignore[arg-type]
+    for summary in run.summaries():
+        record = summary.record
+        for attempt in summary.attempts:
+            name = record.id if attempt.index == 0 else f"{record.id} /{attempt.index}"
+            score = "" if attempt.outcome is None else f"{attempt.outcome.score:g}"
+            table.add_row(
+                name,
+                escape(record.task),
+                str(record.sample),
+                status_text(attempt),
+                score,
+                str(summary.turns),
+                Text(attempt.cause, overflow="ellipsis", no_wrap=True),
+            )
+    console.print(table)
+
+
+def show_session(path: Path, session: str, *, full: bool) -> None:
+    """Print the turns of one session; several attempts one after the other.
+
+    Raises:
+        InvalidInput: no session, or several, start with ``session``.
+    """
+    console = Console()
+    with Run(path) as run:
+        tree = run.session(_complete(run, session))
+        derived = _values(run.derived(tree.record.id))
+    for line in _head(tree):
+        console.print(line)
+    shown: set[int] = set()
+    for attempt in tree.attempts:
+        if len(tree.attempts) > 1:
+            console.rule(f"attempt {attempt.index}")
+        for turn in tree.trajectory(attempt):
+            if turn.index not in shown:
+                shown.add(turn.index)
+                console.print(_turn(turn, derived, full=full))
+        console.print(_ending(attempt))
+    for turn in tree.turns:
+        if turn.index not in shown:
+            console.print(_turn(turn, derived, full=full))
+
+
+def _complete(run: Run, start: str) -> str:
+    ids = [summary.record.id for summary in run.summaries()]
+    if start in ids:
+        return start
+    found = [name for name in ids if name.startswith(start)]
+    if len(found) != 1:
+        what = "no session starts" if not found else f"{len(found)} sessions start"
+        raise InvalidInput(f"{run.path}: {what} with {start!r}")
+    return found[0]
+
+
+def _head(tree: SessionTree) -> Iterator[RenderableType]:
+    record = tree.record
+    yield Text.assemble(("session ", "dim"), (record.id, "bold"), ("   task ", "dim"), record.task)
+    labels = "  ".join(f"{key}={value}" for key, value in record.labels.items())
+    yield Text(f"{record.env['id']}  seed {record.seed}  {labels}", style="dim")
+    if tree.turns:
+        for message in tree.turns[0].context:
+            yield Panel(Text(text_of(message)), title=message["role"], title_align="left")
+
+
+def _turn(turn: Turn, derived: dict[str, list[float]], *, full: bool) -> RenderableType:
+    parts: list[RenderableType] = []
+    if turn.edge in {"rewrite", "spawn", "return"} and turn.parent is not None:
+        parts += [_message(message, full=full, style="dim") for message in turn.context]
+    reasoning = turn.message.get("reasoning_content")
+    if reasoning:
+        parts.append(Text(_shorten(reasoning, full=full), style="italic dim"))
+    if said := text_of(turn.message):
+        parts.append(Text(_shorten(said, full=full)))
+    results = {result.call_id: result for result in turn.calls}
+    answers = {m.get("tool_call_id"): m for m in turn.observation if m["role"] == "tool"}
+    for call in tool_calls_of(turn.message):
+        result = results.get(call["id"])
+        status = "" if result is None or result.status == "ok" else f"  [{result.status}]"
+        line = Text("▶ ", style="cyan")
+        line.append(call["function"]["name"], style="bold cyan")
+        line.append(f" {_shorten(call['function']['arguments'], full=full)}", style="cyan")
+        line.append(status, style="red")
+        if result is not None and result.reward is not None:
+            line.append(f"  reward {result.reward:+g}", style="green")
+        parts.append(line)
+        if call["id"] in answers:
+            parts.append(Text(_shorten(text_of(answers[call["id"]]), full=full), style="dim"))
+    parts += [_message(m, full=full) for m in turn.observation if m["role"] != "tool"]
+    return Panel(
+        Group(*parts), title=_title(turn, derived), title_align="left", border_style="blue"
+    )
+
+
+def _message(message: Message, *, full: bool, style: str = "") -> Text:
+    text = Text(f"{message['role']}: ", style="bold")
+    return text.append(_shorten(text_of(message), full=full), style=style)
+
+
+def _values(derived: dict[str, bytes]) -> dict[str, list[float]]:
+    """Return what `trajgym reward` kept for a session: values per turn, by deriver."""
+    return {name: json.loads(body)["values"] for name, body in derived.items()}
+
+
+def _title(turn: Turn, derived: dict[str, list[float]]) -> str:
+    words = [f"turn {turn.index}"]
+    if turn.edge != "continue":
+        words.append(f"{turn.edge} of {turn.parent}")
+    if turn.agent != "main":
+        words.append(turn.agent)
+    words.append(turn.policy or "unknown policy")
+    if turn.tokens is not None:
+        low = min((s.version_low for s in turn.tokens.segments if s.sampled), default=-1)
+        high = max((s.version_high for s in turn.tokens.segments if s.sampled), default=-1)
+        version = f"v{low}" if low == high else f"v{low}-{high}"
+        words.append(f"{turn.tokens.response_ids.size} tokens {version}")
+    if turn.synthetic:
+        words.append("synthetic")
+    if turn.reward is not None:
+        words.append(f"reward {turn.reward:+g}")
+    for name, values in derived.items():
+        if turn.index < len(values):
+            words.append(f"{name} {values[turn.index]:+.3g}")
+    return escape(" · ".join(words))
+
+
+def _ending(attempt: Attempt) -> Text:
+    line = Text.assemble(("→ ", "bold"), status_text(attempt))
+    if attempt.outcome is not None:
+        line.append(f"  score {attempt.outcome.score:g}")
+        details = "  ".join(
+            f"{k}={_shorten(str(v), full=False, limit=80)}"
+            for k, v in attempt.outcome.details.items()
+        )
+        line.append(f"  {details}", style="dim")
+    if attempt.cause:
+        line.append(f"  {attempt.cause}", style="dim")
+    return line
+
+
+def _shorten(text: str, *, full: bool, limit: int = _SHORT) -> str:
+    if full or len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n… {len(text) - limit} characters …\n{text[-half:]}"

@@ -1,0 +1,115 @@
+"""A tiny tokenizer and chat template with no download and no dependency."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+from trajgym.rollout._parsing import Markers
+from trajgym.rollout._text_renderer import ChatCodec, TextRenderer
+from trajgym.rollout._tool_text import write_call
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trajgym.trajectory import Message, ToolSchema
+
+__all__ = ["ByteRenderer"]
+
+_SPECIALS = (
+    "<|system|>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|tool|>",
+    "<|end|>",
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+)
+_FIRST = 256
+_IDS = {text: _FIRST + i for i, text in enumerate(_SPECIALS)}
+_SPLIT = re.compile("(" + "|".join(re.escape(text) for text in _SPECIALS) + ")")
+
+
+class _ByteCodec(ChatCodec):
+    specials = _SPECIALS
+    eos_ids = (_IDS["<|end|>"],)
+
+    def __init__(self, *, strip_reasoning: bool) -> None:
+        self._strip = strip_reasoning
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = []
+        for part in _SPLIT.split(text):
+            special = _IDS.get(part)
+            ids.extend(part.encode("utf-8", "replace") if special is None else (special,))
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        pieces: list[str] = []
+        run = bytearray()
+        for identity in ids:
+            if identity < _FIRST:
+                run.append(identity)
+                continue
+            pieces.append(run.decode("utf-8", "replace"))
+            run.clear()
+            special = identity - _FIRST
+            pieces.append(_SPECIALS[special] if special < len(_SPECIALS) else "\ufffd")
+        return "".join([*pieces, run.decode("utf-8", "replace")])
+
+    def template(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema], *, open_turn: bool
+    ) -> str:
+        users = [i for i, m in enumerate(messages) if m["role"] == "user"]
+        keep_from = users[-1] if users and self._strip else -1
+        pieces = [_system(tools)] if tools else []
+        for i, message in enumerate(messages):
+            body = _speech(message, think=i > keep_from)
+            pieces.append(f"<|{message['role']}|>{body}<|end|>")
+        return "".join([*pieces, "<|assistant|>" if open_turn else ""])
+
+
+def _system(tools: Sequence[ToolSchema]) -> str:
+    schemas = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    return f"<|system|>Tools:\n{schemas}<|end|>"
+
+
+def _speech(message: Message, *, think: bool) -> str:
+    thought = message.get("reasoning_content")
+    lead = f"<think>{thought}</think>" if thought and think else ""
+    calls = []
+    for call in message.get("tool_calls") or []:
+        arguments = call["function"]["arguments"]
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        function = {**call["function"], "arguments": text}
+        calls.append(write_call({**call, "function": function}))
+    return "".join([lead, message["content"], *calls])
+
+
+class ByteRenderer(TextRenderer):
+    """Renders UTF-8 bytes (ids 0-255) and nine special ids (256-264).
+
+    It has roles, tools, tool calls and reasoning, so that environments, adapters and policies can
+    be tried without a model. Each message is ``<|role|>content<|end|>``; calls are written in the
+    hermes dialect, reasoning between ``<think>`` and ``</think>``.
+
+    Args:
+        strip_reasoning: leave out the reasoning of turns before the last user message, as many
+            models' templates do; extending such a conversation is then a rewrite.
+    """
+
+    vocab_size = _FIRST + len(_SPECIALS)
+
+    def __init__(self, *, strip_reasoning: bool = False) -> None:
+        super().__init__(
+            _ByteCodec(strip_reasoning=strip_reasoning),
+            markers=Markers("<think>", "</think>"),
+            reasoning_close="</think>",
+        )
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return text, special ids spelled out; bytes that are not UTF-8 are replaced."""
+        return self._codec.decode(ids)

@@ -1,0 +1,258 @@
+"""A transformers model in this process, token-exact."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from trajgym.rollout._engine import Generation, TokenEngine
+from trajgym.rollout._policy import PolicyUnavailable
+from trajgym.rollout._smollm2 import load_smollm2
+from trajgym.rollout._template import TemplateRenderer
+from trajgym.rollout._token_policy import TokenPolicy
+from trajgym.trajectory import InvalidInput, Sampling, Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from pathlib import Path
+
+    from trajgym.trajectory import IntArray
+
+__all__ = ["LocalEngine", "LocalPolicy"]
+
+_CHUNK = 256
+"""Prompt ids per forward pass: between two of them a call can be cancelled."""
+
+
+class _Cached(NamedTuple):
+    """Keys and values of the ids that a session's cache holds."""
+
+    cache: Any
+    ids: list[int]
+
+
+class _Job(NamedTuple):
+    prompt: list[int]
+    sampling: Sampling
+    max_tokens: int
+    stop_ids: frozenset[int]
+    session: str
+    stop: threading.Event
+
+
+class LocalEngine(TokenEngine):
+    """Samples from a transformers model, one call at a time, in a thread.
+
+    Log-probs are those of the distribution after temperature and before ``top_k`` and ``top_p``;
+    at temperature 0 the likeliest token is taken, and its log-prob is the untempered one. A seed
+    gives the same ids for the same prompt on the same machine, but for the rounding by which cached
+    keys differ from fresh ones.
+
+    Args:
+        model: a causal language model of transformers, in ``eval`` mode.
+        name: recorded with each turn.
+        cached_sessions: how many sessions keep their keys and values between turns; a turn whose
+            prompt starts with what is cached computes only the rest.
+        version: policy version of the weights.
+    """
+
+    logprob_mode = "processed"
+
+    def __init__(
+        self, model: Any, *, name: str = "local", cached_sessions: int = 4, version: int = 0
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.computed_tokens = 0
+        """How many ids went through the model: what a prefix cache saves is not in it."""
+        self._model = model
+        # transformers is renaming this argument.
+        names = inspect.signature(model.forward).parameters
+        self._cache_argument = "cache" if "cache" in names else "past_key_values"
+        self._most_cached = cached_sessions
+        self._closing = threading.Event()
+        self._caches: OrderedDict[str, _Cached] = OrderedDict()
+        # One thread: the model is not safe to run twice at once, and the CPU is busy with one.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trajgym-local")
+
+    async def generate(
+        self,
+        prompt_ids: IntArray | Sequence[int],
+        *,
+        sampling: Sampling,
+        max_tokens: int,
+        stop_ids: Collection[int],
+        session: str = "",
+    ) -> Generation:
+        """See :meth:`TokenEngine.generate`; waiting for the model counts as paused."""
+        prompt = [int(i) for i in prompt_ids]
+        if not prompt:
+            raise InvalidInput("generate: the prompt is empty")
+        if self._closing.is_set():
+            raise PolicyUnavailable(f"engine {self.name!r} is closed")
+        stop = threading.Event()
+        job = _Job(prompt, sampling, max_tokens, frozenset(stop_ids), session, stop)
+        asked = time.monotonic()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._run, job, asked
+            )
+        finally:
+            stop.set()  # on cancellation the thread ends at the next token
+
+    async def close(self) -> None:
+        """Stop at the current token and free the caches; a call in progress ends as aborted."""
+        self._closing.set()
+        await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
+        self._caches.clear()
+
+    def _run(self, job: _Job, asked: float) -> Generation:
+        import torch
+
+        paused = time.monotonic() - asked
+        generator = torch.Generator()
+        if job.sampling.seed is None:
+            generator.seed()
+        else:
+            generator.manual_seed(job.sampling.seed % 2**63)
+        ids: list[int] = []
+        logprobs: list[float] = []
+        with torch.inference_mode():
+            held = self._take(job.session, job.prompt)
+            logits = self._forward(held, job.prompt[len(held.ids) :], job.stop)
+            while logits is not None:
+                chosen, logprob = _choose(logits, job.sampling, generator)
+                ids.append(chosen)
+                logprobs.append(logprob)
+                if chosen in job.stop_ids or len(ids) >= job.max_tokens:
+                    break
+                logits = self._forward(held, [chosen], job.stop)
+        self._keep(job.session, held)
+        finish = "abort" if logits is None else "stop" if ids[-1] in job.stop_ids else "length"
+        segments = (Segment(len(ids), self.version, self.version),) if ids else ()
+        return Generation(ids, logprobs, segments, finish, paused)  # type: ignore[arg-type]
+
+    def _forward(self, held: _Cached, ids: list[int], stop: threading.Event) -> Any:
+        """Run ids through the model and return the last logits, or None if stopped."""
+        import torch
+
+        logits = None
+        for start in range(0, len(ids), _CHUNK):
+            if stop.is_set() or self._closing.is_set():
+                return None
+            chunk = ids[start : start + _CHUNK]
+            out = self._model(
+                input_ids=torch.tensor([chunk]),
+                use_cache=True,
+                logits_to_keep=1,
+                **{self._cache_argument: held.cache},
+            )
+            held.ids.extend(chunk)
+            self.computed_tokens += len(chunk)
+            logits = out.logits[0, -1].float()
+        return logits
+
+    def _take(self, session: str, prompt: list[int]) -> _Cached:
+        """Return the session's cache, cut back to what the prompt shares with it."""
+        from transformers import DynamicCache
+
+        found = self._caches.pop(session, None) if session else None
+        if found is None:
+            return _Cached(DynamicCache(config=self._model.config), [])
+        # At least one id must run, to give logits.
+        same = _shared(found.ids, prompt[:-1])
+        if same < len(found.ids):
+            found.cache.crop(same - len(found.ids))  # negative: how many to remove
+            del found.ids[same:]
+        return found
+
+    def _keep(self, session: str, held: _Cached) -> None:
+        if session and self._most_cached > 0:
+            self._caches[session] = held
+            while len(self._caches) > self._most_cached:
+                self._caches.popitem(last=False)
+
+
+def _shared(a: list[int], b: list[int]) -> int:
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return min(len(a), len(b))
+
+
+def _choose(logits: Any, sampling: Sampling, generator: Any) -> tuple[int, float]:
+    """Sample one id; return it with its log-prob before any cut."""
+    import torch
+
+    temperature = 1.0 if sampling.temperature is None else sampling.temperature
+    logprobs = torch.log_softmax(logits / temperature if temperature > 0 else logits, dim=-1)
+    if temperature <= 0:
+        chosen = int(logprobs.argmax())
+    else:
+        kept = _cut(logprobs, sampling).exp()
+        chosen = int(torch.multinomial(kept, 1, generator=generator))
+    return chosen, float(logprobs[chosen])
+
+
+def _cut(logprobs: Any, sampling: Sampling) -> Any:
+    """Return log-probs with those that top-k and top-p leave out at minus infinity."""
+    nothing = float("-inf")
+    if sampling.top_k is not None and 0 < sampling.top_k < logprobs.numel():
+        least = logprobs.topk(sampling.top_k).values[-1]
+        logprobs = logprobs.masked_fill(logprobs < least, nothing)
+    if sampling.top_p is not None and sampling.top_p < 1:
+        ordered, places = logprobs.softmax(-1).sort(descending=True)
+        before = ordered.cumsum(-1) - ordered
+        logprobs = logprobs.index_fill(0, places[before >= sampling.top_p], nothing)
+    return logprobs
+
+
+class LocalPolicy(TokenPolicy):
+    """A token-exact policy over a transformers model in this process.
+
+    Args:
+        model: a causal language model of transformers.
+        tokenizer: its tokenizer, with a chat template.
+        sampling: temperature and the rest.
+        max_tokens: most response tokens of a turn.
+        cached_sessions: see :class:`LocalEngine`.
+        name: recorded as ``local:<name>``.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        sampling: Sampling | None = None,
+        max_tokens: int = 512,
+        cached_sessions: int = 4,
+        name: str = "model",
+    ) -> None:
+        super().__init__(
+            LocalEngine(model, name=name, cached_sessions=cached_sessions),
+            TemplateRenderer(tokenizer),
+            sampling=sampling,
+            max_tokens=max_tokens,
+            name=f"local:{name}",
+        )
+
+    @classmethod
+    def smollm2(cls, path: str | Path | None = None, **options: Any) -> Self:
+        """Return a policy over SmolLM2-135M-Instruct. Blocks while it loads (half a minute).
+
+        Args:
+            path: the GGUF file, see :func:`load_smollm2`.
+            options: more arguments of the class.
+
+        Raises:
+            MissingExtra: ``trajgym[local]`` is not installed.
+            InvalidInput: the weights are not here and can't be fetched.
+        """
+        loaded = load_smollm2(path)
+        return cls(loaded.model, loaded.tokenizer, name="smollm2", **options)

@@ -1,0 +1,180 @@
+"""Messages made ready for a chat template."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trajgym.rollout._policy import PolicyRejected
+from trajgym.rollout._tool_text import fold_calls
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trajgym.rollout._parsing import Markers
+    from trajgym.trajectory import Message, ToolSchema
+
+__all__ = ["SEAM", "Preparer", "describe_tools"]
+
+SEAM = "\ufdd0"
+"""Stands inside a special token's text where that text is data: ids are made apart on each side.
+
+Without it a tool's output that spells ``<|im_end|>`` would end the turn. (A code point that Unicode
+keeps out of all text.)
+"""
+
+
+def describe_tools(tools: Sequence[ToolSchema]) -> str:
+    """Return the tools as text for a system prompt, where the template knows none (hermes)."""
+    lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    return (
+        "# Tools\n\n"
+        "These functions can be called; each line is the JSON schema of one:\n"
+        f"<tools>\n{lines}\n</tools>\n\n"
+        "To call one, write its name and arguments as a JSON object between these tags, "
+        "with a pair of tags for each call:\n"
+        '<tool_call>\n{"name": "NAME", "arguments": {"ARGUMENT": "VALUE"}}\n</tool_call>\n'
+        "The result comes back between <tool_response> and </tool_response>."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparer:
+    """What a template needs done to messages before it sees them.
+
+    Args:
+        specials: texts, of two characters or more, that the tokenizer reads as one special id.
+        markers: around reasoning, if the model reasons.
+        native_tools: the template writes tools, calls and results itself; else the system prompt
+            describes them, and results come as user messages.
+        native_reasoning: the template reads ``reasoning_content``; else it is put back into the
+            content, between the markers.
+        system_role: the template takes a system message; else it leads the first user message.
+    """
+
+    specials: tuple[str, ...]
+    markers: Markers | None
+    native_tools: bool
+    native_reasoning: bool
+    system_role: bool = True
+
+    def __call__(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> list[Message]:
+        """Return new messages; those given are left alone.
+
+        Raises:
+            PolicyRejected: a message holds an image.
+        """
+        ready = [self._one(message, i) for i, message in enumerate(messages)]
+        if not self.native_tools:
+            ready = _fold_results(ready)
+            if tools:
+                ready = _lead(ready, describe_tools(tools))
+        if not self.system_role and ready and ready[0]["role"] == "system":
+            ready = _into_user(ready)
+        return ready
+
+    def _one(self, message: Message, index: int) -> Message:
+        out = dict(message)
+        role = out["role"] = "system" if message["role"] == "developer" else message["role"]
+        content = _text(message, index)
+        if role != "assistant":
+            out["content"] = self._defuse(content)
+            return out
+        out["content"] = self._defuse_speech(content)
+        if calls := message.get("tool_calls"):
+            out["tool_calls"] = [self._call(call) for call in calls]
+        else:
+            out.pop("tool_calls", None)
+        return self._fold(out)
+
+    def _fold(self, out: Message) -> Message:
+        if not self.native_tools:
+            out["content"] = fold_calls(out)
+            out.pop("tool_calls", None)
+        elif "tool_calls" in out:
+            out["tool_calls"] = [_with_values(call) for call in out["tool_calls"]]
+        thought = out.get("reasoning_content")
+        if not thought:
+            out.pop("reasoning_content", None)
+        elif self.markers and not self.native_reasoning:
+            del out["reasoning_content"]
+            opened, closed = self.markers
+            out["content"] = f"{opened}\n{thought}\n{closed}\n\n{out['content']}"
+        return out
+
+    def _call(self, call: dict[str, Any]) -> dict[str, Any]:
+        function = call["function"]
+        return {
+            **call,
+            "function": {**function, "arguments": self._defuse_speech(function["arguments"])},
+        }
+
+    def _defuse(self, text: str, keep: tuple[str, ...] = ()) -> str:
+        text = text.replace(SEAM, "\ufffd")
+        for special in self.specials:
+            if special in text and special not in keep:
+                text = text.replace(special, special[0] + SEAM + special[1:])
+        return text
+
+    def _defuse_speech(self, text: str) -> str:
+        """Defuse what an assistant said: its reasoning marks may stand in the content."""
+        return self._defuse(text, keep=self.markers or ())
+
+
+def _text(message: Message, index: int) -> str:
+    content = message.get("content")
+    if content is None or isinstance(content, str):
+        return content or ""
+    for part in content:
+        if part.get("type") != "text":
+            raise PolicyRejected(
+                f"message {index} ({message['role']}) holds a part of type {part.get('type')!r}: "
+                "this renderer is for text only; use a policy that takes images",
+            )
+    return "".join(str(part.get("text", "")) for part in content)
+
+
+def _with_values(call: dict[str, Any]) -> dict[str, Any]:
+    """Return a call with its arguments as values: templates write a string twice escaped."""
+    function = call["function"]
+    try:
+        arguments = json.loads(function["arguments"])
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        return call
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _fold_results(messages: list[Message]) -> list[Message]:
+    """Turn tool results into user messages, those that follow each other into one."""
+    out: list[Message] = []
+    after_result = False
+    for message in messages:
+        if message["role"] != "tool":
+            out.append(message)
+            after_result = False
+            continue
+        text = f"<tool_response>\n{message['content']}\n</tool_response>"
+        if after_result:
+            out[-1]["content"] += "\n" + text
+        else:
+            out.append({"role": "user", "content": text})
+        after_result = True
+    return out
+
+
+def _lead(messages: list[Message], text: str) -> list[Message]:
+    if messages and messages[0]["role"] == "system":
+        first = {**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}
+        return [first, *messages[1:]]
+    return [{"role": "system", "content": text}, *messages]
+
+
+def _into_user(messages: list[Message]) -> list[Message]:
+    lead = messages[0]["content"]
+    if len(messages) > 1 and messages[1]["role"] == "user":
+        first = {**messages[1], "content": f"{lead}\n\n{messages[1]['content']}"}
+        return [first, *messages[2:]]
+    return [{"role": "user", "content": lead}, *messages[1:]]
