@@ -26,7 +26,7 @@ async def see_through(work: Coroutine[Any, Any, T]) -> T:
     while not task.done():
         try:
             await asyncio.wait({task})
-        except asyncio.CancelledError as error:  # noqa: PERF203
+        except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
         if not task.cancelled():

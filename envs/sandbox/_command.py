@@ -37,7 +37,7 @@ WRITE_ERRORS = {62: "it is not a regular file", 63: "it is a directory"}
 
 
 def command_env(spec: SandboxSpec) -> dict[str, str]:
-    """Environment of every command: what keeps programs from waiting for a person, then the spec's."""
+    """Environment of every command: the defaults here, then the spec's."""
     threads = str(max(1, math.ceil(spec.limits.cpus)))
     return {
         "HOME": HOME,

@@ -95,6 +95,8 @@ class DockerSandbox(CommandSandbox):
             with contextlib.suppress(SandboxError):
                 await see_through(self._kill(mark))
             raise
+        if self._closed:
+            raise SandboxDied(f"sandbox {self.id} was closed while a command ran")
         if end is not None:
             return streams.result(end.exit_code, oom_killed=end.oom_killed)
         return await self._without_word(exec_id, mark, streams, restarts)

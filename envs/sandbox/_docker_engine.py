@@ -89,8 +89,8 @@ class ExecStream:
         return pieces
 
     def close(self) -> None:
-        """Drop the connection."""
-        self._writer.close()
+        """Drop the connection at once; a pending :meth:`send` ends."""
+        self._writer.transport.abort()
 
 
 class DockerEngine:

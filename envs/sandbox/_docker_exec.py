@@ -101,8 +101,10 @@ class CommandStreams:
         try:
             return await self._read(stream, running)
         finally:
+            # Cancelling a write leaves asyncio with an error that nobody sees: cut it off instead.
+            stream.close()
+            await asyncio.wait({feeding}, timeout=1.0)
             feeding.cancel()
-            await asyncio.wait({feeding})
 
     async def _read(
         self, stream: ExecStream, running: Callable[[], Awaitable[bool]]

@@ -23,7 +23,14 @@ from trajgym.envs.sandbox._embedded_files import (
     disk_use,
     remove_folder,
 )
-from trajgym.envs.sandbox._embedded_plan import SANDBOX_PATH, Layout, Tool, find_tools, inner_script
+from trajgym.envs.sandbox._embedded_plan import (
+    SANDBOX_PATH,
+    Layout,
+    Tool,
+    describe,
+    find_tools,
+    inner_script,
+)
 from trajgym.envs.sandbox._errors import (
     SandboxDied,
     SandboxStartFailed,
@@ -227,8 +234,8 @@ class _Running:
         """Make sure that nothing of it is left."""
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
-        await asyncio.wait(self._ending, timeout=KILL_SECONDS)
         tasks = {self._feeding, *self._ending}
+        await asyncio.wait(tasks, timeout=KILL_SECONDS)
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
@@ -291,37 +298,43 @@ class EmbeddedProvider(SandboxProvider):
         tools = [tool for tool in find_tools() if self._wanted in {None, tool.name}]
         reasons = [] if tools else ["neither bwrap nor unshare is installed"]
         for tool in tools:
-            folder = self.new_folder("probe")
-            group = self._groups.create(folder.name, SandboxSpec().limits)
-            try:
-                layout = Files(folder, SandboxSpec(), tool.default_user, own=tool.root).layout()
-                argv = tool.argv(
-                    layout,
-                    ["true"],
-                    script=inner_script(SandboxSpec().limits, frozenset()),
-                    cwd="/",
-                    env=HOST_ENV,
-                    entrances=group.entrances,
-                )
-                done = subprocess.run(
-                    argv,
-                    env=HOST_ENV,
-                    capture_output=True,
-                    timeout=PROBE_SECONDS,
-                    check=False,
-                    stdin=subprocess.DEVNULL,
-                )
-                if done.returncode == 0:
-                    self._bounds = group.bounds
-                    return tool
-                said = done.stderr.decode(errors="replace").strip()
-                reasons.append(f"{tool.name}: {said or f'exit status {done.returncode}'}")
-            except (OSError, subprocess.SubprocessError) as error:
-                reasons.append(f"{tool.name}: {error}")
-            finally:
-                group.remove()
-                remove_folder(folder)
+            refusal = self._try(tool)
+            if not refusal:
+                return tool
+            reasons.append(f"{tool.name}: {refusal}")
         raise SandboxUnavailable(f"no namespaces can be made here ({'; '.join(reasons)}): {FIX}")
+
+    def _try(self, tool: Tool) -> str:
+        """Start a command; return why that fails, or nothing."""
+        spec = SandboxSpec()
+        folder = self.new_folder("probe")
+        group = self._groups.create(folder.name, spec.limits)
+        try:
+            layout = Files(folder, spec, tool.default_user, own=tool.root).layout()
+            argv = tool.argv(
+                layout,
+                ["true"],
+                script=inner_script(spec.limits, group.bounds),
+                cwd="/",
+                env=HOST_ENV,
+                entrances=group.entrances,
+            )
+            done = subprocess.run(
+                argv,
+                env=HOST_ENV,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=PROBE_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            return str(error)
+        finally:
+            _discard(group, folder)
+        if done.returncode == 0:
+            self._bounds = group.bounds
+            return ""
+        return done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
 
     def _prepare_root(self) -> None:
         self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -444,38 +457,7 @@ class EmbeddedProvider(SandboxProvider):
 
     def isolation(self) -> dict[str, str]:
         """See :meth:`SandboxProvider.isolation`; complete once :meth:`check` has run."""
-        root = os.geteuid() == 0
-        held = {
-            "memory": "limited by a control group",
-            "pids": "limited by a control group",
-            "cpu": "limited by a control group",
-        }
-        loose = {
-            "memory": "NOT limited as a whole: each process gets the limit as address space",
-            "pids": "bounded only together with the same user's other sandboxes",
-            "cpu": "NOT limited",
-        }
-        return {
-            "kernel": "shared with the host, and NO system call filter: a kernel bug is a way out",
-            "privileges": "no capabilities, no new privileges; commands run as "
-            + (
-                f"uid {find_default_uid(self._tool)}"
-                if root
-                else "this process's user, unprivileged"
-            ),
-            "processes": "each command has a pid namespace of its own; nothing outlives it",
-            "files": "the host's /usr, parts of /etc and the spec's readonly trees can be read; "
-            "only the sandbox's own directories can be written and are kept",
-            "disk": "looked at twice a second while a command runs; one file can't outgrow it",
-            "network": "none but an own loopback; if the spec asks for it, all of the HOST's, "
-            "its loopback included",
-            **{name: (held if name in self._bounds else loose)[name] for name in held},
-        }
-
-
-def find_default_uid(tool: Tool | None) -> int:
-    """The host's uid of commands when we are root."""
-    return (tool or Tool("bubblewrap", "", root=True)).default_user[0]
+        return describe(self._bounds)
 
 
 def _discard(group: ControlGroup, folder: Path) -> None:

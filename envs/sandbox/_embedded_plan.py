@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from trajgym.envs.sandbox._base import Limits
 
-__all__ = ["Layout", "Tool", "find_tools", "write_identity"]
+__all__ = ["Layout", "Tool", "describe", "find_tools", "inner_script", "write_identity"]
 
 SANDBOX_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ROOT_USER = (52000, 52000)
@@ -27,6 +27,7 @@ CONFIGURATION = (
     "mime.types", "os-release", "pki/tls/certs", "python3", "python3.11", "ssl/certs",
     "ssl/openssl.cnf",
 )  # fmt: skip
+SHARED_MEMORY = "/dev/shm"  # noqa: S108  a path inside the sandbox
 SHM = 64 << 20
 
 # Enters the control groups whose files come before `--`, then becomes what comes after it.
@@ -149,7 +150,7 @@ class Tool:
 
     @property
     def default_user(self) -> tuple[int, int]:
-        """uid and gid of commands unless the spec names others."""
+        """Uid and gid of commands unless the spec names others."""
         if self.root:
             return ROOT_USER
         return PLAIN_USER if self.name == "bubblewrap" else (0, 0)
@@ -184,7 +185,7 @@ class Tool:
         for source, target in layout.links():
             argv += ["--symlink", source, target]
         argv += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--size", str(SHM)]
-        argv += ["--tmpfs", "/dev/shm", "--remount-ro", "/dev", "--remount-ro", "/"]
+        argv += ["--tmpfs", SHARED_MEMORY, "--remount-ro", "/dev", "--remount-ro", "/"]
         uid, gid = layout.user
         if self.root:
             argv += ["--cap-drop", "ALL"]
@@ -225,7 +226,7 @@ def _mount_script(layout: Layout) -> str:
     lines += [f"ln -s /proc/self/fd/{number} dev/{name}" for number, name in enumerate(STREAMS)]
     lines += ["ln -s /proc/self/fd dev/fd", f"mount -t tmpfs -o mode=1777,size={SHM} none dev/shm"]
     # Where no control group bounds memory, writing to the root would be a way around the limit.
-    lines += ["pivot_root . .old", "umount -l .old", "mount -o remount,ro /", "cd /"]
+    lines += ["pivot_root . .old", "umount -l .old", "mount -o remount,bind,ro /", "cd /"]
     # This shell stays the namespace's first process: changing the user would make the kernel
     # forget that it must die with its parent.
     lines += ["set +e", '"$@"', "exit $?"]
@@ -250,3 +251,29 @@ def find_tools() -> list[Tool]:
         if path:
             found.append(Tool(name, path, root))
     return found
+
+
+def describe(bounds: frozenset[str]) -> dict[str, str]:
+    """Say what is isolated and what is not.
+
+    Args:
+        bounds: what control groups limit here.
+    """
+    held = "limited by a control group"
+    loose = {
+        "memory": "NOT limited as a whole: each process gets the limit as address space",
+        "pids": "NOT limited alone: the same user's other sandboxes count too",
+        "cpu": "NOT limited",
+    }
+    who = f"uid {ROOT_USER[0]}" if os.geteuid() == 0 else "this process's user"
+    return {
+        "kernel": "shared with the host, and NO system call filter: a kernel bug is a way out",
+        "privileges": f"no capabilities, no new privileges; on the host commands are {who}",
+        "processes": "each command has a pid namespace of its own; nothing outlives it",
+        "files": "the host's /usr, parts of /etc and the spec's readonly trees can be read; only "
+        "the sandbox's own directories can be written, and only they are kept",
+        "disk": "looked at twice a second while a command runs; one file can't outgrow it",
+        "network": "none but an own loopback; a spec that asks for it gets all of the HOST's, "
+        "its loopback included",
+        **{name: held if name in bounds else text for name, text in loose.items()},
+    }
