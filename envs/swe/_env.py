@@ -7,10 +7,10 @@ import json
 import posixpath
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from trajgym.envs import Budgets, Env, ToolError, ToolResult, tool
-from trajgym.envs.sandbox import SandboxFileError, Snapshot
+from trajgym.envs.sandbox import ProviderName, SandboxFileError, Snapshot, shared_provider
 from trajgym.envs.swe import _editing as editing
 from trajgym.envs.swe._extract import extract_change
 from trajgym.envs.swe._grade import grade
@@ -60,7 +60,7 @@ class SweEnvBase(Env):
     def __init__(
         self,
         *,
-        sandbox: str = "auto",
+        sandbox: ProviderName = "auto",
         command_seconds: float = 60.0,
         output_bytes: int = 16_000,
         test_seconds: float = 300.0,
@@ -69,14 +69,15 @@ class SweEnvBase(Env):
     ) -> None:
         if command_seconds <= 0 or test_seconds <= 0 or output_bytes <= 0:
             raise InvalidInput("command_seconds, test_seconds and output_bytes must be positive")
+        if sandbox not in get_args(ProviderName):
+            raise InvalidInput(f"sandbox {sandbox!r}: use one of {get_args(ProviderName)}")
         self.command_seconds = command_seconds
         self.output_bytes = output_bytes
         self.test_seconds = test_seconds
         self.base_image = base_image
         self.cache_dir = Path(cache_dir) if cache_dir else None
-        from trajgym.envs.sandbox import shared_provider
-
-        self._provider: SandboxProvider = shared_provider(sandbox)
+        self._kind: ProviderName = sandbox
+        self._provider: SandboxProvider | None = None
         self._running: Sandbox | None = None
         self._task: Task | None = None
         self._edited: list[str] = []
@@ -93,7 +94,8 @@ class SweEnvBase(Env):
         del seed
         record = SweRecord.of(task)
         self._task = task
-        self._running = await self._provider.start(await self._spec(task))
+        provider = await self._open()
+        self._running = await provider.start(await self._spec(task, provider))
         return _PROMPT.format(
             repo=REPO, name=record.repo, problem=record.problem_statement.strip(), hint=self.hint
         )
@@ -110,11 +112,13 @@ class SweEnvBase(Env):
         self._task = task
         self._edited = list(state["edited"])
         kept = Snapshot(state["provider"], state["id"])
-        self._running = await self._provider.restore(kept, await self._spec(task))
+        provider = await self._open()
+        self._running = await provider.restore(kept, await self._spec(task, provider))
 
     async def verify(self) -> Outcome:
         """Grade the agent's change in a fresh sandbox; see :func:`trajgym.envs.swe.grade`."""
         assert self._task is not None
+        assert self._provider is not None
         change = await extract_change(self.sandbox)
         if change.problem:
             details = {"problem": change.problem, "tampered": False}
@@ -156,10 +160,12 @@ class SweEnvBase(Env):
         """Hand in the work: the repository as it is now is graded."""
         return ToolResult(content="submitted", done=True, signals={"submitted": True})
 
-    async def _spec(self, task: Task) -> SandboxSpec:
-        spec = await prepare(
-            task, self._provider, base_image=self.base_image, cache_dir=self.cache_dir
-        )
+    async def _open(self) -> SandboxProvider:
+        self._provider = await shared_provider(self._kind)
+        return self._provider
+
+    async def _spec(self, task: Task, provider: SandboxProvider) -> SandboxSpec:
+        spec = await prepare(task, provider, base_image=self.base_image, cache_dir=self.cache_dir)
         return dataclasses.replace(spec, labels={**spec.labels, **self.labels})
 
     def _shown(self, done: CommandResult, seconds: float) -> str:

@@ -9,10 +9,15 @@ import tarfile
 import tempfile
 from importlib import resources
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from trajgym.envs.sandbox import ImageNotFound, SandboxSpec, SandboxStartFailed
+from trajgym.envs.sandbox import (
+    DockerProvider,
+    ImageNotFound,
+    SandboxSpec,
+    SandboxStartFailed,
+)
 from trajgym.envs.swe._cache import content_key
 from trajgym.envs.swe._layout import BASE_GIT, PYTHON, REPO, RUNNER, environment
 from trajgym.envs.swe._record import SweRecord
@@ -21,7 +26,6 @@ from trajgym.envs.swe._sources import base_tree
 
 if TYPE_CHECKING:
     from trajgym.envs.sandbox import SandboxProvider
-    from trajgym.envs.sandbox._docker import DockerProvider
     from trajgym.trajectory import Task
 
 __all__ = ["BASE_IMAGE", "prepare"]
@@ -61,9 +65,8 @@ async def prepare(
         workdir=REPO,
         env=environment(record),
     )
-    if provider.name == "docker":
-        docker = cast("DockerProvider", provider)
-        return dataclasses.replace(spec, image=await _image(spec, docker, base_image))
+    if isinstance(provider, DockerProvider):
+        return dataclasses.replace(spec, image=await _image(spec, provider, base_image))
     return dataclasses.replace(spec, readonly={**spec.readonly, **_python()})
 
 

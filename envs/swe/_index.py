@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["IndexFile", "fetch"]
 
 _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
-_REQUEST_SECONDS = 30.0
+_REQUEST_SECONDS = 10.0
 _DOWNLOAD_SECONDS = 180.0
 _MAX_BYTES = 64 << 20
 _TRIES = 3

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trajgym.envs.sandbox import DockerProvider, EmbeddedProvider, SandboxProvider
+from trajgym.envs.sandbox import (
+    DockerProvider,
+    EmbeddedProvider,
+    SandboxProvider,
+    close_shared_providers,
+)
 from trajgym.envs.swe import load_tasks
 
 if TYPE_CHECKING:
@@ -48,6 +53,13 @@ async def sandboxes() -> AsyncIterator[SandboxProvider]:
     async with EmbeddedProvider() as made:
         await made.check()
         yield made
+
+
+@pytest.fixture(autouse=True)
+async def no_provider_stays() -> AsyncIterator[None]:
+    """Environments share one provider of each kind; it belongs to the test's event loop."""
+    yield
+    await close_shared_providers()
 
 
 @pytest.fixture

@@ -195,6 +195,8 @@ def test_bad_configuration_is_refused() -> None:
     """Settings that make no sense are refused when the environment is made."""
     with pytest.raises(InvalidInput, match="positive"):
         BashSweEnv(command_seconds=0)
+    with pytest.raises(InvalidInput, match="'podman': use one of"):
+        SweEnv(sandbox="podman")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("sample", range(6))

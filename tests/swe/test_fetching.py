@@ -6,6 +6,8 @@ import gzip
 import hashlib
 import io
 import json
+import os
+import subprocess
 import tarfile
 import threading
 import zipfile
@@ -14,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from trajgym.envs.swe import SourceUnavailable
+from trajgym.envs.swe import InvalidTask, SourceUnavailable
 from trajgym.envs.swe._archives import unpack_sdist, unpack_wheel
 from trajgym.envs.swe._index import IndexFile, _pip_settings, fetch
+from trajgym.envs.swe._runner import runner_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,6 +122,30 @@ def test_unreachable_index_hides_the_password(
         fetch(FILE, tmp_path)
     assert "secret" not in str(error.value)
     _pip_settings.cache_clear()
+
+
+def test_pytest_comes_from_this_python_where_there_is_no_index(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without an index the built-in tasks still have a pytest that runs, copied from here."""
+    use_index(monkeypatch, "http://127.0.0.1:9/simple")
+    runner = runner_folder([], tmp_path)
+    done = subprocess.run(
+        [runner / "bin" / "pytest", "--version"],
+        env={"PATH": os.defpath, "PYTHONPATH": str(runner / "site")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == f"pytest {pytest.__version__}\n"
+    _pip_settings.cache_clear()
+
+
+def test_package_that_is_not_pinned_is_refused(tmp_path: Path) -> None:
+    """Only packages with a known hash are ever put into a sandbox."""
+    with pytest.raises(InvalidTask, match=r"requests.*not pinned"):
+        runner_folder(["requests"], tmp_path)
 
 
 def sdist(path: Path, entries: list[tarfile.TarInfo]) -> Path:
