@@ -58,7 +58,11 @@ class Echo(Env):
 
 def message(turn: int) -> Message:
     arguments = json.dumps({"text": f"line {turn} of a conversation that goes on for a while"})
-    call = {"id": f"c{turn}", "type": "function", "function": {"name": "echo", "arguments": arguments}}
+    call = {
+        "id": f"c{turn}",
+        "type": "function",
+        "function": {"name": "echo", "arguments": arguments},
+    }
     return {"role": "assistant", "content": "Let me say this.", "tool_calls": [call]}
 
 
@@ -86,7 +90,9 @@ async def measure(*, durable: bool) -> float:
 def peer(python: str, script: str) -> float:
     """Run a peer's half in its own interpreter; it prints seconds per turn."""
     path = Path(__file__).parent / "peers" / script
-    done = subprocess.run([python, str(path)], capture_output=True, text=True, check=True, timeout=300)
+    done = subprocess.run(
+        [python, str(path)], capture_output=True, text=True, check=True, timeout=300
+    )
     return float(done.stdout.split()[-1])
 
 

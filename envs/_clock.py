@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
+    from types import TracebackType
 
 __all__ = ["AgentClock", "OutOfTime"]
 
@@ -27,44 +28,36 @@ class AgentClock:
     def __init__(self) -> None:
         self.used = 0.0
         """Seconds so far."""
-        self._scopes: list[_Scope] = []
+        self.scopes: list[_Scope] = []
+        """Deadlines that run now; theirs to keep."""
         self._holds = 0
 
-    @asynccontextmanager
-    async def running(self, limit: float | None) -> AsyncIterator[None]:
-        """Count the time inside.
+    @property
+    def held(self) -> bool:
+        """True while the clock stands still."""
+        return self._holds > 0
+
+    def running(self, limit: float | None) -> _Scope:
+        """Count the time inside ``async with``.
 
         Raises:
             OutOfTime: ``limit`` seconds passed, held time left out; what ran inside was cancelled.
         """
-        scope = _Scope(limit)
-        self._scopes.append(scope)
-        try:
-            async with scope.timeout:
-                if not self._holds:
-                    scope.go()
-                yield
-        except TimeoutError:
-            if scope.timeout.expired():
-                raise OutOfTime from None
-            raise
-        finally:
-            self._scopes.remove(scope)
-            self.used += scope.stop()
+        return _Scope(self, limit)
 
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Stop the clock inside; holds may nest and overlap."""
         self._holds += 1
         if self._holds == 1:
-            for scope in self._scopes:
+            for scope in self.scopes:
                 scope.stop()
         try:
             yield
         finally:
             self._holds -= 1
             if not self._holds:
-                for scope in self._scopes:
+                for scope in self.scopes:
                     scope.go()
 
     def give_back(self, seconds: float) -> None:
@@ -75,23 +68,46 @@ class AgentClock:
 class _Scope:
     """One running deadline."""
 
-    def __init__(self, limit: float | None) -> None:
-        self.timeout = asyncio.timeout(None)
+    __slots__ = ("_clock", "_limit", "_since", "_spent", "_timeout")
+
+    def __init__(self, clock: AgentClock, limit: float | None) -> None:
+        self._clock = clock
+        self._timeout = asyncio.timeout(None)
         self._limit = limit
         self._spent = 0.0
         self._since: float | None = None
 
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+        self._clock.scopes.append(self)
+        if not self._clock.held:
+            self.go()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._clock.scopes.remove(self)
+        self._clock.used += self.stop()
+        try:
+            await self._timeout.__aexit__(kind, error, traceback)
+        except TimeoutError:
+            raise OutOfTime from None
+
     def go(self) -> None:
+        """Count from here."""
         self._since = time.monotonic()
-        if self._limit is not None and not self.timeout.expired():
+        if self._limit is not None and not self._timeout.expired():
             left = max(0.0, self._limit - self._spent)
-            self.timeout.reschedule(asyncio.get_running_loop().time() + left)
+            self._timeout.reschedule(asyncio.get_running_loop().time() + left)
 
     def stop(self) -> float:
         """Stand still; return the seconds spent so far."""
         if self._since is not None:
             self._spent += time.monotonic() - self._since
             self._since = None
-            with suppress(RuntimeError):  # it may have expired or ended
-                self.timeout.reschedule(None)
+            if self._limit is not None and not self._timeout.expired():
+                self._timeout.reschedule(None)
         return self._spent

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from trajgym.envs._budgets import Budgets
 from trajgym.envs._tasks import load_tasks
+from trajgym.envs._threads import inline
 from trajgym.envs._tools import ToolResult
 from trajgym.trajectory import InvalidInput, Message, Outcome
 
@@ -95,6 +96,7 @@ class Env:
         """
         raise NotImplementedError(f"{type(self).__name__} must implement reset(task, seed)")
 
+    @inline
     def respond(self, message: Message) -> Response | Awaitable[Response]:
         """Answer a message without tool calls.
 
@@ -111,6 +113,7 @@ class Env:
         """
         raise NotImplementedError(f"{type(self).__name__} must implement verify()")
 
+    @inline
     def snapshot(self) -> str | Awaitable[str | None] | None:
         """Keep the state of this moment and return its id; None if snapshots are not supported."""
         return None
@@ -119,5 +122,6 @@ class Env:
         """Open the task at a snapshot instead of :meth:`reset`."""
         raise NotImplementedError(f"{type(self).__name__} takes snapshots: it must restore them")
 
+    @inline
     def close(self) -> Awaitable[None] | None:
         """Free everything. Always called, also after a failed :meth:`reset`."""

@@ -169,8 +169,11 @@ class Execution:
             status = "invalid"
             arguments = tool.parse(text)
             status = "error"
-            bound = tool.function.__get__(self.env)
-            result = _as_result(await self.worker.call(bound, **arguments))
+            if tool.is_async:
+                given = await tool.function(self.env, **arguments)
+            else:
+                given = await self.worker.call(tool.function, self.env, **arguments)
+            result = _as_result(given)
             status = "ok"
         except Truncate as cut:
             self.cut = self.cut or cut

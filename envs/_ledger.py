@@ -141,18 +141,27 @@ def as_reply(given: Reply | Message | str | object, turn: int) -> Reply:
     reply = given if isinstance(given, Reply) else Reply(message=given)  # type: ignore[arg-type]
     message = reply.message
     if isinstance(message, dict) and message.get("tool_calls"):
-        message = {**message, "tool_calls": _with_ids(message["tool_calls"], turn)}
-    checked = check_message(message, f"reply of turn {turn}", role="assistant")
+        calls = _with_ids(message["tool_calls"], turn)
+        if calls is not message["tool_calls"]:
+            message = {**message, "tool_calls": calls}
+    message = replace_surrogates(
+        check_message(message, f"reply of turn {turn}", role="assistant"),
+    )
     context = reply.context
     if context is not None:
         for shown in context:
             check_message(shown, f"context of turn {turn}")
         context = replace_surrogates(context)
-    return replace(reply, message=replace_surrogates(checked), context=context)
+    if message is reply.message and context is reply.context:
+        return reply
+    return replace(reply, message=message, context=context)
 
 
 def _with_ids(calls: object, turn: int) -> object:
     if not isinstance(calls, list):
+        return calls
+    ids = [call.get("id") for call in calls if isinstance(call, dict)]
+    if all(ids) and len(set(ids)) == len(calls):
         return calls
     seen: set[str] = set()
     named = []

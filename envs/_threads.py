@@ -7,12 +7,22 @@ import contextvars
 import inspect
 import threading
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["Worker", "finish_despite_cancel"]
+__all__ = ["Worker", "finish_despite_cancel", "inline"]
+
+
+_INLINE = "__trajgym_inline__"
+_F = TypeVar("_F", bound="Callable[..., Any]")
+
+
+def inline(function: _F) -> _F:
+    """Mark a plain method that does nothing slow: it needs no thread."""
+    setattr(function, _INLINE, True)
+    return function
 
 
 class Worker:
@@ -30,6 +40,8 @@ class Worker:
 
     async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Await an async function; run a plain one in the thread and await its result."""
+        if getattr(function, _INLINE, False):
+            return function(*args, **kwargs)
         if inspect.iscoroutinefunction(function):
             return await function(*args, **kwargs)
         result = await self._submit(function, args, kwargs)

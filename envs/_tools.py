@@ -75,6 +75,8 @@ class Tool:
         arguments: model that validates the JSON arguments.
         schema: what the policy is shown.
         concurrent: calls of one turn may overlap.
+        parameters: names of the parameters.
+        is_async: whether the function is a coroutine function.
     """
 
     name: str
@@ -82,6 +84,8 @@ class Tool:
     arguments: type[BaseModel]
     schema: ToolSchema
     concurrent: bool
+    parameters: tuple[str, ...]
+    is_async: bool
 
     def parse(self, arguments: str) -> dict[str, Any]:
         """Return keyword arguments from the JSON text of a call.
@@ -97,9 +101,7 @@ class Tool:
                 for e in error.errors(include_url=False, include_context=False, include_input=False)
             )
             raise InvalidArguments(f"invalid arguments for {self.name}: {problems}") from error
-        return {
-            name.removeprefix(_PREFIX): getattr(model, name) for name in type(model).model_fields
-        }
+        return {name: getattr(model, _PREFIX + name) for name in self.parameters}
 
 
 @overload
@@ -187,7 +189,9 @@ def _make(cls: type, function: Any, name: str, concurrent: bool) -> Tool:
             "parameters": _without_titles(parameters),
         },
     }
-    return Tool(name, function, model, schema, concurrent)
+    names = tuple(field.removeprefix(_PREFIX) for field in fields)
+    is_async = inspect.iscoroutinefunction(function)
+    return Tool(name, function, model, schema, concurrent, names, is_async)
 
 
 def _without_titles(schema: Any) -> Any:

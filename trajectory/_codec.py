@@ -6,7 +6,7 @@ import json
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, to_json
 
 from trajgym.trajectory._errors import InvalidInput
 from trajgym.trajectory._records import Turn
@@ -77,10 +77,19 @@ def replace_surrogates(value: T) -> T:
 
     Models and hosts can produce them through ``\\\\ud800`` escapes; UTF-8 files can't hold them.
     """
+    try:
+        to_json(value)
+    except ValueError:
+        cleaned: T = _cleaned(value)
+        return cleaned
+    return value
+
+
+def _cleaned(value: Any) -> Any:
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # type: ignore[return-value]
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
-        return {replace_surrogates(k): replace_surrogates(v) for k, v in value.items()}  # type: ignore[return-value]
+        return {_cleaned(k): _cleaned(v) for k, v in value.items()}
     if isinstance(value, list):
-        return [replace_surrogates(v) for v in value]  # type: ignore[return-value]
+        return [_cleaned(v) for v in value]
     return value

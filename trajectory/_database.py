@@ -29,7 +29,12 @@ __all__ = [
 SUFFIX = ".sqlite"
 SCHEMA_VERSION = 1
 TURN_BITS = 20
-"""A turn's key is ``session key << TURN_BITS | turn index``: a session's turns lie side by side."""
+"""A turn's key is ``session key << TURN_BITS | turn index``: an index finds a session's turns.
+
+The rows themselves lie in the order of writing: with the key as primary key, every group of writes
+would touch one page per session instead of one after the other (measured: 15 against 5 us a turn
+at 64 sessions).
+"""
 
 _APPLICATION_ID = 0x54524A47  # "TRJG": tells a store from any other SQLite file
 _SCHEMA = """
@@ -39,7 +44,8 @@ CREATE TABLE groups   (id TEXT PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE sessions (key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, body BLOB NOT NULL);
 CREATE TABLE attempts (session INTEGER NOT NULL, number INTEGER NOT NULL, running INTEGER NOT NULL,
                        body BLOB NOT NULL, PRIMARY KEY (session, number)) WITHOUT ROWID;
-CREATE TABLE turns    (key INTEGER PRIMARY KEY, body BLOB NOT NULL, tokens BLOB);
+CREATE TABLE turns    (key INTEGER NOT NULL, body BLOB NOT NULL, tokens BLOB);
+CREATE UNIQUE INDEX turns_by_key ON turns (key);
 CREATE TABLE signals  (key INTEGER PRIMARY KEY, turn INTEGER NOT NULL, source TEXT NOT NULL,
                        body BLOB NOT NULL);
 CREATE INDEX signals_of_turn ON signals (turn);

@@ -12,6 +12,8 @@ import sqlite3
 import threading
 import time
 from collections import defaultdict
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
@@ -347,8 +349,8 @@ class Store:
         execute = self._connection.execute
         execute("BEGIN IMMEDIATE")
         try:
-            for write in batch:
-                execute(write.sql, write.values)
+            for sql, writes in groupby(batch, key=_sql_of):
+                self._connection.executemany(sql, [write.values for write in writes])
             execute("COMMIT")
         except BaseException:
             if self._connection.in_transaction:
@@ -389,6 +391,9 @@ class Store:
             attempt.cause = "the process that recorded it ended"
             attempt.ended_at = time.time()
             self.put_attempt(session, attempt).wait()
+
+
+_sql_of = attrgetter("sql")
 
 
 def _resolve(futures: Sequence[asyncio.Future[None]]) -> None:
