@@ -13,7 +13,7 @@ from trajgym.envs import Budgets, Env, ToolError, ToolResult, tool
 from trajgym.envs.sandbox import ProviderName, SandboxFileError, Snapshot, shared_provider
 from trajgym.envs.swe import _editing as editing
 from trajgym.envs.swe._extract import extract_change
-from trajgym.envs.swe._grade import grade
+from trajgym.envs.swe._grade import grade, ungraded
 from trajgym.envs.swe._images import BASE_IMAGE, prepare
 from trajgym.envs.swe._layout import REPO
 from trajgym.envs.swe._record import SweRecord
@@ -121,8 +121,7 @@ class SweEnvBase(Env):
         assert self._provider is not None
         change = await extract_change(self.sandbox)
         if change.problem:
-            details = {"problem": change.problem, "tampered": False}
-            return Outcome(score=0.0, passed=False, details=details)
+            return ungraded(self._task, change.problem)
         return await grade(
             self._task,
             change.patch,

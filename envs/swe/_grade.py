@@ -18,7 +18,7 @@ from trajgym.envs.sandbox import SandboxFileError
 from trajgym.envs.swe._extract import git_env, git_setup
 from trajgym.envs.swe._images import prepare
 from trajgym.envs.swe._junit import BadReport, parse_junit, reported_id
-from trajgym.envs.swe._layout import REPO, import_roots
+from trajgym.envs.swe._layout import REPO, RUNNER, import_roots
 from trajgym.envs.swe._paths import Change, parse_raw_diff, refusal
 from trajgym.envs.swe._record import SweRecord
 from trajgym.trajectory import Outcome
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trajgym.envs.swe._junit import TestStatus
     from trajgym.trajectory import Task
 
-__all__ = ["grade"]
+__all__ = ["grade", "ungraded"]
 
 _STEP_SECONDS = 120.0
 _MAX_REPORT = 64 << 20
@@ -76,9 +76,30 @@ async def grade(
     record = SweRecord.of(task)
     if spec is None:
         spec = await prepare(task, provider)
+    try:
+        return await _grade_once(record, patch, provider, spec, test_seconds)
+    except (EnvironmentFault, SandboxFileError) as fault:
+        if not patch.strip():
+            raise
+        # Nobody gets out of a bad score by a change that breaks the grading of itself.
+        await _grade_once(record, b"", provider, spec, test_seconds)
+        return ungraded(task, f"the change breaks its grading: {fault}")
+
+
+async def _grade_once(
+    record: SweRecord,
+    patch: bytes,
+    provider: SandboxProvider,
+    spec: SandboxSpec,
+    test_seconds: float,
+) -> Outcome:
     async with await provider.start(spec) as sandbox:
-        grading = _Grading(record, sandbox, test_seconds)
-        return await grading.run(patch)
+        return await _Grading(record, sandbox, test_seconds).run(patch)
+
+
+def ungraded(task: Task, problem: str) -> Outcome:
+    """Return the outcome of an attempt that left no change which could be graded."""
+    return _outcome(SweRecord.of(task), _Run({}, problem), b"", {})
 
 
 class _Grading:
@@ -96,10 +117,10 @@ class _Grading:
         await self._must("prepare", git_setup(self.work))
         task_tests = await self._paths_of(self.record.test_patch.encode())
         if patch.strip() and (problem := await self._apply_change(patch, task_tests)):
-            return self._outcome(_Run({}, problem), patch)
+            return _outcome(self.record, _Run({}, problem), patch, self.left_out)
         if self.record.test_patch.strip():
             await self._apply_tests()
-        return self._outcome(await self._run_tests(), patch)
+        return _outcome(self.record, await self._run_tests(), patch, self.left_out)
 
     async def _paths_of(self, patch: bytes) -> list[str]:
         """Return the paths that the task's own test patch writes."""
@@ -113,9 +134,8 @@ class _Grading:
         )
         done = await self._must("read test_patch", script)
         if done.dropped_stdout:
-            raise EnvironmentFault(
-                "grading", f"test_patch of {self.record.instance_id} is too large"
-            )
+            name = self.record.instance_id
+            raise EnvironmentFault("grading", f"task {name!r}: test_patch is too large")
         return [change.text for change in parse_raw_diff(done.stdout)]
 
     async def _apply_change(self, patch: bytes, task_tests: list[str]) -> str:
@@ -186,7 +206,7 @@ class _Grading:
 
     async def _no_report(self, done: CommandResult) -> _Run:
         """Tell a test run that the change broke from a sandbox without pytest."""
-        check = await self._run("cd / && python3 -c 'import pytest'")
+        check = await self._run(f"PYTHONPATH={RUNNER}/site python3 -c 'import pytest'")
         said = (done.stdout + done.stderr)[-500:].decode("utf-8", "replace").strip()
         if not check.ok:
             raise EnvironmentFault("grading", f"pytest does not run in the sandbox: {said}")
@@ -197,28 +217,6 @@ class _Grading:
             return _Run({}, cause, (cause,))
         return _Run({}, f"the tests ended with status {done.exit_code} and no report: {said}")
 
-    def _outcome(self, run: _Run, patch: bytes) -> Outcome:
-        record, results = self.record, run.results
-        f2p = [t for t in record.FAIL_TO_PASS if results.get(reported_id(t)) == "passed"]
-        p2p = [
-            t for t in record.PASS_TO_PASS if results.get(reported_id(t)) in {"passed", "xfailed"}
-        ]
-        failing = [t for t in _wanted(record) if t not in {*f2p, *p2p}]
-        passed = not failing and not run.problem and not run.tampering
-        details: dict[str, Any] = {
-            **_share("f2p", len(f2p), len(record.FAIL_TO_PASS)),
-            **_share("p2p", len(p2p), len(record.PASS_TO_PASS)),
-            "failing": failing[:_SHOWN],
-            "failing_total": len(failing),
-            "left_out": dict(list(self.left_out.items())[:_SHOWN]),
-            "left_out_total": len(self.left_out),
-            "tampered": bool(run.tampering),
-            "tampering": list(run.tampering),
-            "problem": run.problem,
-            "patch_bytes": len(patch),
-        }
-        return Outcome(score=float(passed), passed=passed, details=details)
-
     def _git(self, arguments: str, file: str = "") -> str:
         target = f" {self.work}/{file}" if file else ""
         return f"{git_env(self.work)}cd {REPO}\ngit {arguments}{target}"
@@ -227,13 +225,35 @@ class _Grading:
         return await self.sandbox.run(script, timeout=_STEP_SECONDS, cwd="/", stdin=stdin)
 
     async def _must(self, step: str, script: str, stdin: bytes = b"") -> CommandResult:
-        """Run a step of ours that no change can break; if it fails, the task or we are at fault."""
+        """Run a step of ours; if it fails, the task or we are at fault."""
         done = await self._run(script, stdin)
         if not done.ok:
             said = done.stderr[-500:].decode("utf-8", "replace").strip() or "no end in time"
             name = self.record.instance_id
             raise EnvironmentFault("grading", f"task {name!r}: {step}: {said}")
         return done
+
+
+def _outcome(record: SweRecord, run: _Run, patch: bytes, left_out: dict[str, str]) -> Outcome:
+    results = run.results
+    f2p = [t for t in record.FAIL_TO_PASS if results.get(reported_id(t)) == "passed"]
+    p2p = [t for t in record.PASS_TO_PASS if results.get(reported_id(t)) in {"passed", "xfailed"}]
+    passing = {*f2p, *p2p}
+    failing = [test for test in _wanted(record) if test not in passing]
+    passed = not failing and not run.problem and not run.tampering
+    details: dict[str, Any] = {
+        **_share("f2p", len(f2p), len(record.FAIL_TO_PASS)),
+        **_share("p2p", len(p2p), len(record.PASS_TO_PASS)),
+        "failing": failing[:_SHOWN],
+        "failing_total": len(failing),
+        "left_out": dict(list(left_out.items())[:_SHOWN]),
+        "left_out_total": len(left_out),
+        "tampered": bool(run.tampering),
+        "tampering": list(run.tampering),
+        "problem": run.problem,
+        "patch_bytes": len(patch),
+    }
+    return Outcome(score=float(passed), passed=passed, details=details)
 
 
 def _wanted(record: SweRecord) -> list[str]:

@@ -20,7 +20,7 @@ _RUNNER_FILES = frozenset({
 _STARTUP = re.compile(
     r"(^|/)((site|user)customize(\.py|/|$)|[^/]*\.(pth|egg-link)$)", re.IGNORECASE
 )
-_SHADOWED = frozenset({"pytest", "_pytest", "pluggy", "py", "iniconfig", "pygments"})
+_SHADOWED = frozenset({"pytest", "_pytest", "pluggy", "py", "iniconfig", "packaging", "pygments"})
 _COMPILED = (".pyc", ".pyo", ".so", ".pyd")
 _REGULAR = frozenset({"000000", "100644", "100755"})
 
@@ -72,6 +72,8 @@ def refusal(change: Change, import_roots: Iterable[str], task_tests: Iterable[st
         return "test configuration"
     if _STARTUP.search(path):
         return "interpreter start-up"
+    if any(folder.endswith((".dist-info", ".egg-info")) for folder in folders):
+        return "package metadata"
     if name.endswith(_COMPILED) or "__pycache__" in folders:
         return "compiled"
     if ".git" in folders:

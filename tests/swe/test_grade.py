@@ -187,14 +187,15 @@ async def test_endless_tests_are_cut(
     assert "did not end in 2 s" in outcome.details["problem"]
 
 
+@pytest.mark.parametrize("solved", [False, True])
 async def test_task_whose_tests_do_not_apply_is_a_fault(
-    sandboxes: SandboxProvider, spans: Task
+    sandboxes: SandboxProvider, spans: Task, solved: bool
 ) -> None:
-    """A broken task raises: it must not be scored as the agent's failure."""
+    """A broken task raises, with a change or without: it is not scored as the agent's failure."""
     data = {**spans.data, "test_patch": spans.data["test_patch"].replace("@@ -0,0", "@@ -7,9")}
     broken = spans.model_copy(update={"data": data})
     with pytest.raises(EnvironmentFault, match=r"trajgym__spans-1\.0.*test_patch"):
-        await grade(broken, b"", sandboxes)
+        await grade(broken, spans.data["patch"].encode() if solved else b"", sandboxes)
 
 
 async def test_record_without_a_source_can_not_be_run(

@@ -32,6 +32,8 @@ def change(path: str, status: str = "A", mode: str = "100644") -> Change:
         ("src/pkg/__pycache__/m.cpython-311.pyc", "compiled"),
         ("src/pkg/m.so", "compiled"),
         ("src/pkg/.git/config", "git"),
+        ("src/plugin-1.0.dist-info/entry_points.txt", "package metadata"),
+        ("src/packaging/__init__.py", "shadows the test runner"),
         ("src/_pytest/__init__.py", "shadows the test runner"),
         ("src/re.py", "shadows the test runner"),
         ("src/pkg/re.py", None),
