@@ -11,7 +11,6 @@ from trajgym.envs.swe._errors import SourceUnavailable
 __all__ = ["unpack_sdist", "unpack_wheel"]
 
 _MAX_BYTES = 256 << 20
-_LEFTOVERS = (".egg-info", "PKG-INFO")
 
 
 def unpack_sdist(archive: Path, into: Path, *, only: str = "") -> None:
@@ -33,7 +32,7 @@ def unpack_sdist(archive: Path, into: Path, *, only: str = "") -> None:
             for member in tar:
                 inside = PurePosixPath(*PurePosixPath(member.name).parts[1:])
                 source = tar.extractfile(member) if member.isfile() else None
-                if source is None or "".join(inside.parts[:1]).endswith(_LEFTOVERS):
+                if source is None or _is_generated(inside):
                     continue
                 if only and not inside.is_relative_to(only):
                     continue
@@ -62,6 +61,10 @@ def unpack_wheel(wheel: Path, into: Path) -> None:
                 target.write_bytes(archive.read(entry))
     except (zipfile.BadZipFile, OSError) as error:
         raise SourceUnavailable(f"{wheel.name} can't be unpacked: {error}") from error
+
+
+def _is_generated(path: PurePosixPath) -> bool:
+    return path.parts == ("PKG-INFO",) or any(p.endswith(".egg-info") for p in path.parts)
 
 
 def _inside(folder: Path, path: PurePosixPath, archive: Path) -> Path:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trajgym.envs.swe._cache import build_once, cache_root, content_key
 from trajgym.envs.swe._errors import InvalidTask
 from trajgym.envs.swe._record import FileSource, SweRecord, read_records
-from trajgym.envs.swe._sources import base_tree, patches_of
+from trajgym.envs.swe._sources import TREE_FORMAT, base_tree, patches_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,7 +70,7 @@ def build_task(recipe: dict[str, Any], cache_dir: Path | None = None) -> Task:
     source = draft.source
     if source is None or isinstance(source, FileSource):
         raise InvalidTask(f"recipe {draft.instance_id!r}: source must name two releases")
-    key = content_key(recipe)
+    key = content_key(TREE_FORMAT, recipe)
     target = cache_root(cache_dir) / "swe-tasks" / f"{draft.instance_id.replace('/', '_')}-{key}"
 
     def build(work: Path) -> None:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from trajgym.envs.swe._record import Archive
 
-__all__ = ["BaseTree", "base_tree", "patches_of"]
+__all__ = ["TREE_FORMAT", "BaseTree", "base_tree", "patches_of"]
 
-_FORMAT = 1  # raise it when trees are laid out another way, so that old caches are left alone
+TREE_FORMAT = 2  # raise it when trees are laid out another way, so that old caches are left alone
 
 
 class BaseTree(NamedTuple):
@@ -53,7 +53,7 @@ def base_tree(record: SweRecord, cache_dir: Path | None = None) -> BaseTree:
             "repository comes from (see trajgym.envs.swe.SweRecord)",
         )
     content = _digest(Path(source.path)) if source.kind == "directory" else ""
-    key = content_key(_FORMAT, source.model_dump(mode="json"), record.base_commit, content)
+    key = content_key(TREE_FORMAT, source.model_dump(mode="json"), record.base_commit, content)
     target = cache_root(cache_dir) / "swe" / f"{record.instance_id.replace('/', '_')}-{key}"
 
     def build(work: Path) -> None:

@@ -169,7 +169,7 @@ def test_archive_without_its_top_folder_and_metadata(tmp_path: Path) -> None:
         [
             entry("a-1/a/b.py"),
             entry("a-1/PKG-INFO"),
-            entry("a-1/a.egg-info/SOURCES.txt"),
+            entry("a-1/src/a.egg-info/SOURCES.txt"),
             entry("a-1/out", tarfile.SYMTYPE, "/etc/passwd"),
         ],
     )
