@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import posixpath
@@ -10,18 +11,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from trajgym.envs import Budgets, Env, ToolError, ToolResult, tool
-from trajgym.envs.sandbox import ProviderName, SandboxFileError, Snapshot, shared_provider
+from trajgym.envs.sandbox import (
+    ProviderName,
+    SandboxFileError,
+    Snapshot,
+    close_shared_providers,
+    shared_provider,
+)
 from trajgym.envs.swe import _editing as editing
+from trajgym.envs.swe._demo import demo_agent
 from trajgym.envs.swe._extract import extract_change
 from trajgym.envs.swe._grade import grade, ungraded
 from trajgym.envs.swe._images import BASE_IMAGE, prepare
 from trajgym.envs.swe._layout import REPO
+from trajgym.envs.swe._recipes import load_tasks
 from trajgym.envs.swe._record import SweRecord
-from trajgym.trajectory import InvalidInput, Outcome
+from trajgym.trajectory import InvalidInput, Outcome, TrajgymError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from trajgym.envs.sandbox import CommandResult, Sandbox, SandboxProvider, SandboxSpec
-    from trajgym.trajectory import Task
+    from trajgym.trajectory import Message, Task
 
 __all__ = ["BashSweEnv", "SweEnv", "SweEnvBase"]
 
@@ -81,6 +92,31 @@ class SweEnvBase(Env):
         self._running: Sandbox | None = None
         self._task: Task | None = None
         self._edited: list[str] = []
+
+    @classmethod
+    def load_tasks(cls, source: str) -> list[Task]:
+        """See :func:`trajgym.envs.swe.load_tasks`."""
+        return load_tasks(source)
+
+    @classmethod
+    def script(cls, task: Task, sample: int) -> list[Message]:
+        """See :func:`trajgym.envs.swe.demo_agent`."""
+        return demo_agent(task, sample)
+
+    @classmethod
+    async def open_run(cls, config: Mapping[str, Any], tasks: Sequence[Task] = ()) -> None:
+        """Remove the sandboxes that a killed run left, and build the images of known tasks."""
+        env = cls(**config)
+        provider = await env._open()
+        await provider.reap()
+        for task in tasks:
+            with contextlib.suppress(TrajgymError):  # the task's own sessions say what is wrong
+                await env._spec(task, provider)
+
+    @classmethod
+    async def close_run(cls, config: Mapping[str, Any]) -> None:  # noqa: ARG003
+        """Close every sandbox and snapshot of this process."""
+        await close_shared_providers()
 
     @property
     def sandbox(self) -> Sandbox:
