@@ -58,7 +58,7 @@ def check_spec(spec: SandboxSpec) -> None:
         InvalidInput: a path inside is not absolute, or a limit is not positive.
     """
     for path in (spec.workdir, *spec.trees, *spec.readonly):
-        if not path.startswith("/") or posixpath.normpath(path) != path or path in {"/", "//"}:
+        if not path.startswith("/") or posixpath.normpath(path) != path or path[:2] in {"/", "//"}:
             raise InvalidInput(
                 f"sandbox path {path!r} must be absolute, normal and below the root, like /work"
             )

@@ -318,25 +318,31 @@ class DockerProvider(SandboxProvider):
         except BaseException as error:
             launch.abandoned.set()
             future.add_done_callback(partial(self._undo, name))
-            raise self._start_error(error, timeout) from error
+            if isinstance(error, TimeoutError | EngineLost | EngineRefused | ContainerGone):
+                raise self._start_error(error, timeout) from error
+            raise
         sandbox = DockerSandbox(self, spec, container, name)
         self._open[name] = sandbox
         return sandbox
 
-    def _start_error(self, error: BaseException, timeout: float) -> BaseException:
+    def _start_error(self, error: Exception, timeout: float) -> SandboxError:
         if isinstance(error, TimeoutError):
             return SandboxStartFailed(f"the sandbox did not start within {timeout:g} s")
         if isinstance(error, EngineLost):
             return engine_module.unavailable(self.engine.host, error)
-        if isinstance(error, EngineRefused | ContainerGone):
-            return SandboxStartFailed(f"the engine refused to start the sandbox: {error}")
-        return error
+        return SandboxStartFailed(f"the engine refused to start the sandbox: {error}")
 
     def _undo(self, name: str, future: asyncio.Future[str]) -> None:
         """Remove a container that came up just when its start was given up."""
         if future.cancelled() or future.exception() is not None:
             return
-        self.engine.submit_start(partial(_remove_container, name, self.engine.client()))
+
+        def remove() -> None:
+            with contextlib.suppress(SandboxError):
+                _remove_container(name, self.engine.client())
+
+        with contextlib.suppress(RuntimeError):  # shut down: closing removed it already
+            self.engine.submit_start(remove)
 
     def _labels(self, kind: str) -> dict[str, str]:
         return {OURS: "1", OWNER: own_token(), PROVIDER: self._id, KIND: kind}

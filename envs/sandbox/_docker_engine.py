@@ -117,6 +117,7 @@ class DockerEngine:
         self._starts = ThreadPoolExecutor(2 * cores, "trajgym-docker-start")
         self._calls = ThreadPoolExecutor(32, "trajgym-docker")
         self._clients: dict[int, Any] = {}
+        self._cpus = 0
 
     def client(self, seconds: int = QUICK_SECONDS) -> Any:
         """Return the SDK's client whose requests end after so many seconds. Blocks.
@@ -130,6 +131,11 @@ class DockerEngine:
             client = translated(partial(_connect, self.host, seconds))
             self._clients[seconds] = client
         return client
+
+    def cpus(self) -> int:
+        """How many processors the engine has. Blocks."""
+        self._cpus = self._cpus or int(self.client().info()["NCPU"])
+        return self._cpus
 
     def _knock(self) -> None:
         """Find out whether a local engine listens; the SDK would leak a socket each time."""
@@ -237,9 +243,7 @@ def _connect(host: str, seconds: int) -> Any:
             f"engine {host}: only unix:// and plain tcp:// are spoken here; "
             "forward the engine's socket (ssh -L) and set DOCKER_HOST=unix://…"
         )
-    client = docker.APIClient(base_url=host, version="auto", timeout=seconds)
-    client.headers["Connection"] = "keep-alive"
-    return client
+    return docker.APIClient(base_url=host, version="auto", timeout=seconds)
 
 
 def translated(work: Callable[[], T]) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tarfile
 import tempfile
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -130,7 +131,7 @@ class Launch:
             pids_limit=limits.pids,
             mem_limit=limits.memory,
             memswap_limit=limits.memory,
-            nano_cpus=int(min(limits.cpus, client.info()["NCPU"]) * 1e9),
+            nano_cpus=int(min(limits.cpus, self.engine.cpus()) * 1e9),
             ulimits=[
                 Ulimit(name="fsize", soft=limits.disk, hard=limits.disk),
                 Ulimit(name="core", soft=0, hard=0),
@@ -178,6 +179,7 @@ class Launch:
 def _add_directory(archive: tarfile.TarFile, path: str, uid: int, gid: int) -> None:
     entry = tarfile.TarInfo(path.lstrip("/"))
     entry.type, entry.mode, entry.uid, entry.gid = tarfile.DIRTYPE, 0o755, uid, gid
+    entry.mtime = int(time.time())
     archive.addfile(entry)
 
 
