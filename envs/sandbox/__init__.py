@@ -12,7 +12,6 @@ from trajgym.envs.sandbox._check import PROMISES, CheckReport, check_sandbox
 from trajgym.envs.sandbox._docker import DockerProvider, DockerSandbox
 from trajgym.envs.sandbox._embedded import EmbeddedProvider, EmbeddedSandbox
 from trajgym.envs.sandbox._errors import (
-    ConformanceError,
     ImageNotFound,
     SandboxDied,
     SandboxError,
@@ -32,7 +31,6 @@ __all__ = [
     "PROMISES",
     "CheckReport",
     "CommandResult",
-    "ConformanceError",
     "DockerProvider",
     "DockerSandbox",
     "EmbeddedProvider",

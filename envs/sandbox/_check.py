@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from trajgym.envs.sandbox._base import MIB
 from trajgym.envs.sandbox._errors import (
-    ConformanceError,
     SandboxDied,
     SandboxError,
     SandboxFileError,
 )
+from trajgym.trajectory import ConformanceError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
