@@ -9,19 +9,29 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-from trajgym.envs import Budgets, Env, ToolError, ToolResult, tool
-from trajgym.envs.sandbox import ProviderName, SandboxFileError, Snapshot, shared_provider
+from trajgym.envs import Budgets, Env, ToolError, ToolResult, tool, tools_of
+from trajgym.envs.sandbox import (
+    ProviderName,
+    SandboxFileError,
+    Snapshot,
+    close_shared_providers,
+    shared_provider,
+)
 from trajgym.envs.swe import _editing as editing
+from trajgym.envs.swe._demo import demo_agent
 from trajgym.envs.swe._extract import extract_change
 from trajgym.envs.swe._grade import grade, ungraded
 from trajgym.envs.swe._images import BASE_IMAGE, prepare
 from trajgym.envs.swe._layout import REPO
+from trajgym.envs.swe._recipes import load_tasks
 from trajgym.envs.swe._record import SweRecord
 from trajgym.trajectory import InvalidInput, Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from trajgym.envs.sandbox import CommandResult, Sandbox, SandboxProvider, SandboxSpec
-    from trajgym.trajectory import Task
+    from trajgym.trajectory import Message, Task
 
 __all__ = ["BashSweEnv", "SweEnv", "SweEnvBase"]
 
@@ -56,6 +66,7 @@ class SweEnvBase(Env):
 
     budgets: ClassVar[Budgets] = Budgets(turns=60, seconds=1800.0, observation_bytes=32_000)
     hint: ClassVar[str] = ""
+    _runs: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -81,6 +92,32 @@ class SweEnvBase(Env):
         self._running: Sandbox | None = None
         self._task: Task | None = None
         self._edited: list[str] = []
+
+    @classmethod
+    def load_tasks(cls, source: str) -> list[Task]:
+        """Return SWE tasks; see :func:`trajgym.envs.swe.load_tasks`."""
+        return load_tasks(source)
+
+    @classmethod
+    def script(cls, task: Task, sample: int) -> list[Message]:
+        """Return what the demonstration's agent says; see :func:`trajgym.envs.swe.demo_agent`."""
+        return demo_agent(task, sample, editor="str_replace" in tools_of(cls))
+
+    @classmethod
+    async def open_run(cls, config: Mapping[str, Any], tasks: Sequence[Task] = ()) -> None:
+        """Find the sandboxes and remove what a killed run left."""
+        del tasks
+        provider = await shared_provider(config.get("sandbox", "auto"))
+        await provider.reap()
+        SweEnvBase._runs += 1
+
+    @classmethod
+    async def close_run(cls, config: Mapping[str, Any]) -> None:
+        """Close the shared sandboxes once no run of this process needs them."""
+        del config
+        SweEnvBase._runs = max(0, SweEnvBase._runs - 1)
+        if not SweEnvBase._runs:
+            await close_shared_providers()
 
     @property
     def sandbox(self) -> Sandbox:
