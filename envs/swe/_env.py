@@ -235,12 +235,15 @@ class SweEnv(SweEnvBase):
             start: first line, from 1.
             end: last line, included; by default the end of the file.
         """
-        where = _absolute(path)
-        listing = await self.sandbox.run(["ls", "-1Ap", f"{where}/"], timeout=30.0)
-        if listing.ok:
+        try:
+            content = await self._read(path)
+        except ToolError:
+            listing = await self.sandbox.run(["ls", "-1Ap", f"{_absolute(path)}/"], timeout=30.0)
+            if not listing.ok:
+                raise
             text = editing.shortened(listing.stdout, self.output_bytes, listing.dropped_stdout)
             return ToolResult(content=text or "the folder is empty")
-        text = editing.numbered(await self._read(path), start, end, path)
+        text = editing.numbered(content, start, end, path)
         shown = editing.shortened(editing.encode(text), self.output_bytes)
         return ToolResult(content=shown, signals={"viewed": path})
 
@@ -279,7 +282,7 @@ class SweEnv(SweEnvBase):
         there = await self.sandbox.run(["test", "-e", _absolute(path)], timeout=30.0)
         if there.ok:
             raise ToolError(f"{path} exists already; change it with str_replace or insert")
-        return await self._write(path, content, f"created {path}")
+        return await self._write(path, content, f"created {path}", mode=0o644)
 
     async def _read(self, path: str) -> str:
         try:
@@ -287,10 +290,13 @@ class SweEnv(SweEnvBase):
         except SandboxFileError as error:
             raise ToolError(f"{path} can't be read: {error}") from error
 
-    async def _write(self, path: str, text: str, said: str) -> ToolResult:
+    async def _write(
+        self, path: str, text: str, said: str, *, mode: int | None = None
+    ) -> ToolResult:
         where = _absolute(path)
-        stat = await self.sandbox.run(["stat", "-L", "-c", "%a", where], timeout=30.0)
-        mode = int(stat.stdout, 8) if stat.ok else 0o644
+        if mode is None:
+            stat = await self.sandbox.run(["stat", "-L", "-c", "%a", where], timeout=30.0)
+            mode = int(stat.stdout, 8) if stat.ok else 0o644
         try:
             await self.sandbox.write_file(where, editing.encode(text), mode=mode)
         except SandboxFileError as error:
