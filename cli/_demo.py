@@ -13,12 +13,13 @@ from rich.table import Table
 
 from trajgym.cli._collect import CollectOptions, collect_with_progress
 from trajgym.cli._reward import export_run, run_reward
-from trajgym.envs.sandbox import close_shared_providers, shared_provider
+from trajgym.envs.sandbox import ProviderName, close_shared_providers, shared_provider
 from trajgym.envs.swe import SourceUnavailable, SweEnv
 from trajgym.rewards import get_deriver
 from trajgym.trajectory import Run
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from trajgym.adapters import ExportReport
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["run_demo"]
 
-_TEXT_EXPORTS = {"sft": (), "preference": ()}
-_ROW_EXPORTS = {
+_TEXT_EXPORTS: dict[str, tuple[str, ...]] = {"sft": (), "preference": ()}
+_ROW_EXPORTS: dict[str, tuple[str, ...]] = {
     "rows": ("outcome", "grpo"),
     "trl-grpo": ("grpo",),
     "verl": ("outcome",),
@@ -45,7 +46,7 @@ def run_demo(
     out: Path,
     *,
     samples: int,
-    sandbox: str,
+    sandbox: ProviderName,
     base_url: str | None,
     model: str | None,
 ) -> None:
@@ -60,7 +61,7 @@ def run_demo(
     options = CollectOptions(
         env="swe",
         config={"sandbox": provider},
-        tasks="demo",
+        tasks="recipes",
         out=out / "run",
         policy="openai" if model else "scripted",
         base_url=base_url,
@@ -85,7 +86,7 @@ def run_demo(
     )
 
 
-async def _which_sandbox(name: str) -> str:
+async def _which_sandbox(name: ProviderName) -> str:
     provider = await shared_provider(name)
     await close_shared_providers()
     return provider.name
@@ -93,7 +94,7 @@ async def _which_sandbox(name: str) -> str:
 
 def _tasks() -> _Source:
     try:
-        tasks = SweEnv.load_tasks("demo")
+        tasks = SweEnv.load_tasks("recipes")
     except SourceUnavailable as error:
         tasks = SweEnv.load_tasks("builtin")
         said = (
@@ -122,7 +123,7 @@ def _synthetic(options: CollectOptions, out: Path, console: Console, tasks: list
 def _export(
     path: Path,
     out: Path,
-    names: dict[str, tuple[str, ...]],
+    names: Mapping[str, tuple[str, ...]],
 ) -> list[ExportReport]:
     shutil.rmtree(out, ignore_errors=True)
     with Run(path) as run:

@@ -58,7 +58,7 @@ def check_spec(spec: SandboxSpec) -> None:
         InvalidInput: a path inside is not absolute, or a limit is not positive.
     """
     for path in (spec.workdir, *spec.trees, *spec.readonly):
-        if not path.startswith("/") or posixpath.normpath(path) != path or path in {"/", "//"}:
+        if not path.startswith("/") or posixpath.normpath(path) != path or path[:2] in {"/", "//"}:
             raise InvalidInput(
                 f"sandbox path {path!r} must be absolute, normal and below the root, like /work"
             )
@@ -75,7 +75,7 @@ def check_spec(spec: SandboxSpec) -> None:
 def _vector(command: str | Sequence[str]) -> list[str]:
     words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
     if not words or not words[0]:
-        raise InvalidInput("a command must not be empty")
+        raise InvalidInput("an argument vector needs a program")
     # Lone surrogates come from models that emit broken escapes; no program could take them.
     return [word.encode(errors="replace").decode() for word in words]
 

@@ -13,6 +13,7 @@ from trajgym.envs.sandbox._aio import see_through
 from trajgym.envs.sandbox._base import CommandResult, SandboxProvider, SandboxSpec, Snapshot
 from trajgym.envs.sandbox._command import CommandSandbox, check_spec
 from trajgym.envs.sandbox._docker_engine import (
+    SLOW_SECONDS,
     ContainerGone,
     DockerEngine,
     EngineLost,
@@ -42,6 +43,7 @@ OWNER = "trajgym.owner"
 PROVIDER = "trajgym.provider"
 KIND = "trajgym.kind"
 REPOSITORY = "trajgym/snapshot"
+CHECK_SECONDS = 10
 KILL_SECONDS = 15.0
 CLOSE_SECONDS = 60.0
 SNAPSHOT_SECONDS = 300.0
@@ -215,7 +217,7 @@ class DockerSandbox(CommandSandbox):
             return str(image["Id"])
 
         try:
-            await self._engine.call(commit, seconds=SNAPSHOT_SECONDS, slow=True)
+            await self._engine.call(commit, seconds=SNAPSHOT_SECONDS, patience=SLOW_SECONDS)
         except EngineRefused as error:
             raise SnapshotFailed(f"the engine can't commit {self.id}: {error}") from error
         except (ContainerGone, EngineLost) as error:
@@ -258,11 +260,14 @@ class DockerProvider(SandboxProvider):
         self._open: dict[str, DockerSandbox] = {}
         self._launches: set[asyncio.Future[str]] = set()
         self._closed = False
+        self._used = False
 
     async def check(self) -> None:
         """See :meth:`SandboxProvider.check`."""
         try:
-            info = await self.engine.call(lambda api: api.info(), seconds=10.0)
+            info = await self.engine.call(
+                lambda api: api.info(), seconds=CHECK_SECONDS, patience=CHECK_SECONDS
+            )
         except SandboxUnavailable:
             raise
         except SandboxError as error:
@@ -283,6 +288,7 @@ class DockerProvider(SandboxProvider):
     ) -> DockerSandbox:
         """See :meth:`SandboxProvider.restore`; the spec's image, trees and readonly are skipped."""
         check_spec(spec)
+        self._refuse_if_closed()
         try:
             await self.engine.call(lambda api: api.inspect_image(snapshot.id))
         except ContainerGone as error:
@@ -291,11 +297,15 @@ class DockerProvider(SandboxProvider):
             raise engine_module.unavailable(self.engine.host, error) from error
         return await self._launch(spec, snapshot.id, timeout, fresh=False)
 
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise SandboxUnavailable("this provider is closed; make another one")
+
     async def _launch(
         self, spec: SandboxSpec, image: str, timeout: float, *, fresh: bool
     ) -> DockerSandbox:
-        if self._closed:
-            raise SandboxUnavailable("this provider is closed; make another one")
+        self._refuse_if_closed()
+        self._used = True
         name = f"trajgym-{secrets.token_hex(8)}"
         labels = {**spec.labels, **self._labels("sandbox")}
         launch = Launch(self.engine, spec, name, image, labels, fresh, self._pull)
@@ -308,25 +318,31 @@ class DockerProvider(SandboxProvider):
         except BaseException as error:
             launch.abandoned.set()
             future.add_done_callback(partial(self._undo, name))
-            raise self._start_error(error, timeout) from error
+            if isinstance(error, TimeoutError | EngineLost | EngineRefused | ContainerGone):
+                raise self._start_error(error, timeout) from error
+            raise
         sandbox = DockerSandbox(self, spec, container, name)
         self._open[name] = sandbox
         return sandbox
 
-    def _start_error(self, error: BaseException, timeout: float) -> BaseException:
+    def _start_error(self, error: Exception, timeout: float) -> SandboxError:
         if isinstance(error, TimeoutError):
             return SandboxStartFailed(f"the sandbox did not start within {timeout:g} s")
         if isinstance(error, EngineLost):
             return engine_module.unavailable(self.engine.host, error)
-        if isinstance(error, EngineRefused | ContainerGone):
-            return SandboxStartFailed(f"the engine refused to start the sandbox: {error}")
-        return error
+        return SandboxStartFailed(f"the engine refused to start the sandbox: {error}")
 
     def _undo(self, name: str, future: asyncio.Future[str]) -> None:
         """Remove a container that came up just when its start was given up."""
         if future.cancelled() or future.exception() is not None:
             return
-        self.engine.submit_start(partial(_remove_container, name, self.engine.client()))
+
+        def remove() -> None:
+            with contextlib.suppress(SandboxError):
+                _remove_container(name, self.engine.client())
+
+        with contextlib.suppress(RuntimeError):  # shut down: closing removed it already
+            self.engine.submit_start(remove)
 
     def _labels(self, kind: str) -> dict[str, str]:
         return {OURS: "1", OWNER: own_token(), PROVIDER: self._id, KIND: kind}
@@ -338,13 +354,15 @@ class DockerProvider(SandboxProvider):
     async def discard(self, snapshot: Snapshot) -> None:
         """See :meth:`SandboxProvider.discard`."""
         with contextlib.suppress(SandboxError):
-            await self.engine.call(partial(_remove_image, snapshot.id), slow=True)
+            await self.engine.call(partial(_remove_image, snapshot.id), patience=SLOW_SECONDS)
 
     async def reap(self) -> int:
         """See :meth:`SandboxProvider.reap`; snapshots of dead processes go too."""
         try:
             return await self.engine.call(
-                partial(_remove_where, f"{OURS}=1", _owner_is_dead), seconds=600.0, slow=True
+                partial(_remove_where, f"{OURS}=1", _owner_is_dead),
+                seconds=600.0,
+                patience=SLOW_SECONDS,
             )
         except SandboxError as error:
             raise engine_module.unavailable(self.engine.host, error) from error
@@ -360,12 +378,13 @@ class DockerProvider(SandboxProvider):
         if self._launches:
             await asyncio.wait(set(self._launches), timeout=CLOSE_SECONDS)
         await asyncio.gather(*(sandbox.close() for sandbox in list(self._open.values())))
-        with contextlib.suppress(SandboxError):
-            await self.engine.call(
-                partial(_remove_where, f"{PROVIDER}={self._id}", lambda _labels: True),
-                seconds=600.0,
-                slow=True,
-            )
+        # Nothing was made if nothing was started: then even an engine that hangs costs no time.
+        if self._used:
+            with contextlib.suppress(SandboxError):
+                await self.engine.call(
+                    partial(_remove_where, f"{PROVIDER}={self._id}", lambda _labels: True),
+                    seconds=CLOSE_SECONDS,
+                )
         self.engine.shutdown()
 
     def isolation(self) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +15,16 @@ from trajgym.envs.sandbox._errors import SandboxError, SandboxUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ContainerGone", "DockerEngine", "EngineLost", "EngineRefused", "ExecStream"]
+__all__ = [
+    "SLOW_SECONDS",
+    "ContainerGone",
+    "DockerEngine",
+    "EngineLost",
+    "EngineRefused",
+    "ExecStream",
+    "translated",
+    "unavailable",
+]
 
 T = TypeVar("T")
 DEFAULT_HOST = "unix:///var/run/docker.sock"
@@ -107,6 +117,7 @@ class DockerEngine:
         self._starts = ThreadPoolExecutor(2 * cores, "trajgym-docker-start")
         self._calls = ThreadPoolExecutor(32, "trajgym-docker")
         self._clients: dict[int, Any] = {}
+        self._cpus = 0
 
     def client(self, seconds: int = QUICK_SECONDS) -> Any:
         """Return the SDK's client whose requests end after so many seconds. Blocks.
@@ -114,29 +125,54 @@ class DockerEngine:
         Raises:
             EngineLost: no engine answers.
         """
+        self._knock()
         client = self._clients.get(seconds)
         if client is None:
             client = translated(partial(_connect, self.host, seconds))
             self._clients[seconds] = client
         return client
 
+    def cpus(self) -> int:
+        """How many processors the engine has. Blocks."""
+        self._cpus = self._cpus or int(self.client().info()["NCPU"])
+        return self._cpus
+
+    def _knock(self) -> None:
+        """Find out whether a local engine listens; the SDK would leak a socket each time."""
+        scheme, _, path = self.host.partition("://")
+        if scheme != "unix":
+            return
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(QUICK_SECONDS)
+            try:
+                probe.connect(path)
+            except OSError as error:
+                raise EngineLost(f"{path}: {error.strerror or error}") from None
+
     async def call(
-        self, work: Callable[[Any], T], *, seconds: float = QUICK_SECONDS, slow: bool = False
+        self,
+        work: Callable[[Any], T],
+        *,
+        seconds: float = QUICK_SECONDS,
+        patience: int = QUICK_SECONDS,
     ) -> T:
         """Run ``work(client)`` in a thread.
 
         Args:
             work: blocking; its SDK errors are translated.
             seconds: deadline of the wait; the thread itself ends at its client's timeout.
-            slow: use the client with the long timeout.
+            patience: after so many seconds the thread's request ends by itself; the interpreter
+                can't exit before.
 
         Raises:
             EngineLost: it does not answer, or not in time.
             ContainerGone: it does not know what was asked for, or that does not run.
             EngineRefused: any other answer that is an error.
         """
-        timeout = SLOW_SECONDS if slow else QUICK_SECONDS
-        future = self._calls.submit(lambda: translated(lambda: work(self.client(timeout))))
+        try:
+            future = self._calls.submit(lambda: translated(lambda: work(self.client(patience))))
+        except RuntimeError:
+            raise EngineLost("this provider is closed") from None
         try:
             async with asyncio.timeout(seconds):
                 return await asyncio.wrap_future(future)
@@ -207,9 +243,7 @@ def _connect(host: str, seconds: int) -> Any:
             f"engine {host}: only unix:// and plain tcp:// are spoken here; "
             "forward the engine's socket (ssh -L) and set DOCKER_HOST=unix://…"
         )
-    client = docker.APIClient(base_url=host, version="auto", timeout=seconds)
-    client.headers["Connection"] = "keep-alive"
-    return client
+    return docker.APIClient(base_url=host, version="auto", timeout=seconds)
 
 
 def translated(work: Callable[[], T]) -> T:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import tarfile
 import tempfile
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from trajgym.envs.sandbox._command import HOME, command_env
-from trajgym.envs.sandbox._docker_engine import ContainerGone, DockerEngine, translated
+from trajgym.envs.sandbox._docker_engine import (
+    SLOW_SECONDS,
+    ContainerGone,
+    DockerEngine,
+    translated,
+)
 from trajgym.envs.sandbox._docker_kill import MARK
 from trajgym.envs.sandbox._errors import ImageNotFound, SandboxError, SandboxStartFailed
 
@@ -109,7 +115,7 @@ class Launch:
 
     def _pull(self) -> None:
         try:
-            translated(lambda: self.engine.client(600).pull(self.image))
+            translated(lambda: self.engine.client(SLOW_SECONDS).pull(self.image))
         except SandboxError as error:
             raise ImageNotFound(f"image {self.image!r} can't be pulled: {error}") from error
 
@@ -125,7 +131,7 @@ class Launch:
             pids_limit=limits.pids,
             mem_limit=limits.memory,
             memswap_limit=limits.memory,
-            nano_cpus=int(min(limits.cpus, client.info()["NCPU"]) * 1e9),
+            nano_cpus=int(min(limits.cpus, self.engine.cpus()) * 1e9),
             ulimits=[
                 Ulimit(name="fsize", soft=limits.disk, hard=limits.disk),
                 Ulimit(name="core", soft=0, hard=0),
@@ -166,13 +172,14 @@ class Launch:
     def _put(self, container: str, spool: IO[bytes]) -> None:
         size = spool.seek(0, 2)
         spool.seek(0)
-        client = self.engine.client(600) if size > SPOOL else self.engine.client()
+        client = self.engine.client(SLOW_SECONDS) if size > SPOOL else self.engine.client()
         client.put_archive(container, "/", spool)
 
 
 def _add_directory(archive: tarfile.TarFile, path: str, uid: int, gid: int) -> None:
     entry = tarfile.TarInfo(path.lstrip("/"))
     entry.type, entry.mode, entry.uid, entry.gid = tarfile.DIRTYPE, 0o755, uid, gid
+    entry.mtime = int(time.time())
     archive.addfile(entry)
 
 

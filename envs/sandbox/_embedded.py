@@ -107,6 +107,8 @@ class EmbeddedSandbox(CommandSandbox):
         begun, kills = time.monotonic(), self._group.oom_kills()
         command = _Running(await self._spawn(argv), limit, stdin)
         self._running.add(command.process)
+        if self._closed:
+            command.process.kill()
         watch = asyncio.create_task(self._watch_disk(command))
         try:
             async with asyncio.timeout(timeout):
@@ -225,6 +227,8 @@ class _Running:
                 pipe.write(stdin[at : at + (1 << 18)])
                 await pipe.drain()
         pipe.close()
+        with contextlib.suppress(OSError):
+            await pipe.wait_closed()
 
     async def _read(self, stream: asyncio.StreamReader, capture: Capture) -> None:
         while data := await stream.read(1 << 18):

@@ -106,6 +106,8 @@ class Files:
             if not host.exists():
                 host.mkdir()
                 host.chmod(0o1777 if path in SCRATCH else 0o755)
+                if self.own:
+                    os.chown(host, *self.user)
         if snapshot is None:
             self._fill(writable)
         write_identity(self.folder, self.user, HOME)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import posixpath
@@ -25,7 +26,7 @@ from trajgym.envs.swe._images import BASE_IMAGE, prepare
 from trajgym.envs.swe._layout import REPO
 from trajgym.envs.swe._recipes import load_tasks
 from trajgym.envs.swe._record import SweRecord
-from trajgym.trajectory import InvalidInput, Outcome
+from trajgym.trajectory import InvalidInput, Outcome, TrajgymError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -105,10 +106,13 @@ class SweEnvBase(Env):
 
     @classmethod
     async def open_run(cls, config: Mapping[str, Any], tasks: Sequence[Task] = ()) -> None:
-        """Find the sandboxes and remove what a killed run left."""
-        del tasks
-        provider = await shared_provider(config.get("sandbox", "auto"))
+        """Remove the sandboxes that a killed run left, and build the images of known tasks."""
+        env = cls(**config)
+        provider = await env._open()
         await provider.reap()
+        for task in tasks:
+            with contextlib.suppress(TrajgymError):  # the task's own sessions say what is wrong
+                await env._spec(task, provider)
         SweEnvBase._runs += 1
 
     @classmethod

@@ -92,7 +92,7 @@ async def _image(spec: SandboxSpec, provider: DockerProvider, base: str) -> str:
             await provider.engine.call(
                 lambda api: _build(api, tag, base, dockerfile, folders),
                 seconds=_BUILD_SECONDS,
-                slow=True,
+                patience=int(_BUILD_SECONDS),
             )
     return tag
 
