@@ -34,7 +34,6 @@ _ROW_EXPORTS: dict[str, tuple[str, ...]] = {
     "verl": ("outcome",),
     "areal": ("outcome",),
 }
-_SYNTHETIC_TASKS = 2
 
 
 class _Source(NamedTuple):
@@ -61,7 +60,7 @@ def run_demo(
     options = CollectOptions(
         env="swe",
         config={"sandbox": provider},
-        tasks="recipes",
+        tasks="demo",
         out=out / "run",
         policy="openai" if model else "scripted",
         base_url=base_url,
@@ -74,7 +73,7 @@ def run_demo(
     run_reward(options.out, "outcome_return", {})
     reports = _export(options.out, out / "export", _TEXT_EXPORTS)
     if not model:
-        synthetic = _synthetic(options, out, console, source.tasks[-_SYNTHETIC_TASKS:])
+        synthetic = _synthetic(options, out, console)
         reports += _export(synthetic, out / "export-synthetic", _ROW_EXPORTS)
     console.print(_summary(options.out))
     console.print(_files(reports))
@@ -94,7 +93,7 @@ async def _which_sandbox(name: ProviderName) -> str:
 
 def _tasks() -> _Source:
     try:
-        tasks = SweEnv.load_tasks("recipes")
+        tasks = SweEnv.load_tasks("demo")
     except SourceUnavailable as error:
         tasks = SweEnv.load_tasks("builtin")
         said = (
@@ -104,19 +103,19 @@ def _tasks() -> _Source:
     return _Source(tasks, f"{len(tasks)} SWE tasks built from package sources, checked by hash.")
 
 
-def _synthetic(options: CollectOptions, out: Path, console: Console, tasks: list[Task]) -> Path:
+def _synthetic(options: CollectOptions, out: Path, console: Console) -> Path:
     """Record the same script through a fake engine: exact turns, so that RL rows can be shown."""
     path = out / "run-synthetic"
     fake = CollectOptions(
         env=options.env,
         config=options.config,
-        tasks=options.tasks,
+        tasks="builtin",
         out=path,
         policy="fake",
         samples=options.samples,
         concurrency=options.concurrency,
     )
-    collect_with_progress(console, fake, tasks)
+    collect_with_progress(console, fake, SweEnv.load_tasks("builtin"))
     return path
 
 
@@ -135,7 +134,7 @@ def _export(
 
 def _summary(path: Path) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("task")
+    table.add_column("task", overflow="fold")
     for name in ("sessions", "solved", "failed", "turns", "mean reward"):
         table.add_column(name, justify="right")
     rows: dict[str, list[float]] = defaultdict(lambda: [0, 0, 0, 0, 0, 0])
