@@ -14,7 +14,7 @@ test: $(VENV)/.dev system  ## The whole suite: Docker and embedded sandboxes inc
 	$(BIN)/python -m pytest
 
 test-local: .venv-local/.ready  ## A real 135M model on this CPU, token-exact.
-	.venv-local/bin/python -m pytest tests/rollout/test_local.py -m local --override-ini=addopts=
+	.venv-local/bin/python -m pytest tests/rollout/test_local.py -m local
 
 lint: $(VENV)/.dev  ## Style, types (strict), and the import contract.
 	$(BIN)/ruff check .
