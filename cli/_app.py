@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -27,6 +28,14 @@ EnvConfig = Annotated[
     Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
     typer.Option("--set", metavar="KEY=VALUE", help="Setting of the environment; JSON or text."),
 ]
+
+
+class SandboxKind(StrEnum):
+    """Kinds of sandbox, for the command line."""
+
+    auto = "auto"
+    docker = "docker"
+    embedded = "embedded"
 
 
 def main() -> None:
@@ -159,14 +168,14 @@ def demo(
         "runs/demo"
     ),
     samples: Annotated[int, typer.Option(help="Sessions per task.")] = 4,
-    sandbox: Annotated[str, typer.Option(help="auto, docker or embedded.")] = "auto",
+    sandbox: Annotated[SandboxKind, typer.Option(help="Where code runs.")] = SandboxKind.auto,
     base_url: Annotated[Optional[str], typer.Option(help="OpenAI-compatible endpoint.")] = None,  # noqa: UP045
     model: Annotated[Optional[str], typer.Option(help="Model at that endpoint.")] = None,  # noqa: UP045
 ) -> None:
     """Real SWE tasks from collection to export, without a model key."""
     from trajgym.cli._demo import run_demo
 
-    run_demo(out, samples=samples, sandbox=sandbox, base_url=base_url, model=model)
+    run_demo(out, samples=samples, sandbox=sandbox.value, base_url=base_url, model=model)
 
 
 def parse_settings(pairs: list[str] | None) -> dict[str, Any]:

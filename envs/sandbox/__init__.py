@@ -8,6 +8,9 @@ from trajgym.envs.sandbox._base import (
     SandboxSpec,
     Snapshot,
 )
+from trajgym.envs.sandbox._check import PROMISES, CheckReport, check_sandbox
+from trajgym.envs.sandbox._docker import DockerProvider, DockerSandbox
+from trajgym.envs.sandbox._embedded import EmbeddedProvider, EmbeddedSandbox
 from trajgym.envs.sandbox._errors import (
     ImageNotFound,
     SandboxDied,
@@ -17,11 +20,24 @@ from trajgym.envs.sandbox._errors import (
     SandboxUnavailable,
     SnapshotFailed,
 )
+from trajgym.envs.sandbox._find import (
+    ProviderName,
+    close_shared_providers,
+    find_provider,
+    shared_provider,
+)
 
 __all__ = [
+    "PROMISES",
+    "CheckReport",
     "CommandResult",
+    "DockerProvider",
+    "DockerSandbox",
+    "EmbeddedProvider",
+    "EmbeddedSandbox",
     "ImageNotFound",
     "Limits",
+    "ProviderName",
     "Sandbox",
     "SandboxDied",
     "SandboxError",
@@ -32,4 +48,8 @@ __all__ = [
     "SandboxUnavailable",
     "Snapshot",
     "SnapshotFailed",
+    "check_sandbox",
+    "close_shared_providers",
+    "find_provider",
+    "shared_provider",
 ]

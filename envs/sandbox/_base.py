@@ -50,7 +50,8 @@ class SandboxSpec:
     Args:
         image: name of a container image. Providers without images ignore it.
         trees: directories copied in at start, ``{absolute path inside: directory on the host}``;
-            the agent may change its copy. Providers with images skip those that ``image`` holds.
+            the agent may change its copy. Providers with images skip the paths that the label
+            ``trajgym.holds`` of ``image`` names (colon-separated).
         readonly: directories shown read-only, same form (interpreters, wheels).
         workdir: where commands run unless told otherwise; created if missing.
         env: environment variables of every command.

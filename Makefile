@@ -1,0 +1,57 @@
+# One command for each thing that a newcomer wants. Everything lands in .venv* here.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# A CPU build of PyTorch is enough for every test; set TORCH= to take what the extra asks for.
+TORCH ?= torch==2.13.0
+
+.PHONY: demo test test-local lint format bench clean
+
+demo: $(VENV)/.demo  ## Real SWE tasks from collection to export, without a model key.
+	$(BIN)/trajgym demo
+
+test: $(VENV)/.dev system  ## The whole suite: Docker and embedded sandboxes included.
+	$(BIN)/python -m pytest
+
+test-local: .venv-local/.ready  ## A real 135M model on this CPU, token-exact.
+	.venv-local/bin/python -m pytest tests/rollout/test_local.py -m local
+
+lint: $(VENV)/.dev  ## Style, types (strict), and the import contract.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	PYTHON=$(BIN)/python scripts/mypy.sh
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/bench_session.py
+	$(BIN)/python benchmarks/bench_rows.py
+	$(BIN)/python benchmarks/bench_import.py
+	$(BIN)/python benchmarks/bench_export.py
+
+.PHONY: system
+system:  ## Packages, Docker engine and base image, where we may install them.
+	scripts/setup-system.sh
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --editable '.[data]'
+	touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@ $(VENV)/.demo
+
+.venv-local/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv-local
+	$(if $(TORCH),.venv-local/bin/pip install --quiet '$(TORCH)')
+	.venv-local/bin/pip install --quiet --editable '.[dev,local]'
+	touch $@
+
+clean:
+	rm -rf .venv .venv-* build dist runs *.egg-info

@@ -1,0 +1,5 @@
+"""`python -m trajgym.cli`."""
+
+from trajgym.cli import main
+
+main()

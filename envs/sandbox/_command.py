@@ -1,0 +1,188 @@
+"""What both kinds of sandbox share: commands checked and wrapped, files by way of commands."""
+
+from __future__ import annotations
+
+import math
+import posixpath
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+from trajgym.envs.sandbox._base import MIB, CommandResult, Sandbox, SandboxSpec
+from trajgym.envs.sandbox._errors import SandboxDied, SandboxFileError
+from trajgym.trajectory import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["HOME", "CommandSandbox", "check_spec", "command_env"]
+
+HOME = "/home/agent"
+FILE_SECONDS = 60.0
+ARGUMENT_LIMIT = 128 * 1024 - 1
+"""Linux takes no longer single argument or variable."""
+
+READ = """\
+if [ ! -e "$1" ]; then exit 61; fi
+if [ ! -f "$1" ]; then exit 62; fi
+exec head -c "$2" <"$1"
+"""
+READ_ERRORS = {61: "there is no such file", 62: "it is not a regular file"}
+
+WRITE = """\
+if [ -d "$1" ]; then exit 63; fi
+if [ -e "$1" ] && [ ! -f "$1" ]; then exit 62; fi
+mkdir -p -- "${1%/*}/" && cat >"$1" && chmod -- "$2" "$1"
+"""
+WRITE_ERRORS = {62: "it is not a regular file", 63: "it is a directory"}
+
+
+def command_env(spec: SandboxSpec) -> dict[str, str]:
+    """Environment of every command: the defaults here, then the spec's."""
+    threads = str(max(1, math.ceil(spec.limits.cpus)))
+    return {
+        "HOME": HOME,
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "PAGER": "cat",
+        "GIT_PAGER": "cat",
+        # Programs see all processors of the host, whatever share they get.
+        "OMP_NUM_THREADS": threads,
+        **spec.env,
+    }
+
+
+def check_spec(spec: SandboxSpec) -> None:
+    """Refuse a spec that no provider could start.
+
+    Raises:
+        InvalidInput: a path inside is not absolute, or a limit is not positive.
+    """
+    for path in (spec.workdir, *spec.trees, *spec.readonly):
+        if not path.startswith("/") or posixpath.normpath(path) != path or path[:2] in {"/", "//"}:
+            raise InvalidInput(
+                f"sandbox path {path!r} must be absolute, normal and below the root, like /work"
+            )
+    limits = spec.limits
+    for name in ("memory", "cpus", "pids", "disk", "output"):
+        if getattr(limits, name) <= 0:
+            raise InvalidInput(f"sandbox limit {name}={getattr(limits, name)} must be positive")
+    if spec.user is not None:
+        uid, _, gid = spec.user.partition(":")
+        if not (uid.isdigit() and gid.isdigit()):
+            raise InvalidInput(f"sandbox user {spec.user!r} must be numbers, like 1000:1000")
+
+
+def _vector(command: str | Sequence[str]) -> list[str]:
+    words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+    if not words or not words[0]:
+        raise InvalidInput("an argument vector needs a program")
+    # Lone surrogates come from models that emit broken escapes; no program could take them.
+    return [word.encode(errors="replace").decode() for word in words]
+
+
+def _refusal(words: Sequence[str], env: Mapping[str, str]) -> str:
+    """Why the kernel could not start this command; empty if it can."""
+    texts = [*words, *(f"{key}={value}" for key, value in env.items())]
+    if any("\0" in text for text in texts):
+        return "the command holds a NUL byte"
+    longest = max(len(text.encode(errors="replace")) for text in texts)
+    if longest > ARGUMENT_LIMIT or sum(len(text) for text in texts) > 8 * ARGUMENT_LIMIT:
+        return f"the command is too long ({longest} bytes): write a file and run that"
+    return ""
+
+
+class CommandSandbox(Sandbox):
+    """A sandbox whose files are read and written by commands inside it.
+
+    So links that the agent made are followed where the agent is, never on the host.
+    """
+
+    _closed = False
+
+    @abstractmethod
+    async def _execute(
+        self,
+        words: Sequence[str],
+        *,
+        timeout: float,
+        cwd: str,
+        env: Mapping[str, str],
+        stdin: bytes,
+        limit: int,
+    ) -> CommandResult:
+        """Run an argument vector that was checked, keeping ``limit`` bytes of each stream."""
+
+    async def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        timeout: float = 60.0,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+    ) -> CommandResult:
+        """See :meth:`Sandbox.run`.
+
+        Raises:
+            InvalidInput: the command is empty or the timeout is not positive.
+            SandboxDied: the sandbox is gone.
+        """
+        return await self._checked(command, timeout, cwd, env or {}, stdin, self.spec.limits.output)
+
+    async def _checked(
+        self,
+        command: str | Sequence[str],
+        timeout: float,
+        cwd: str | None,
+        env: Mapping[str, str],
+        stdin: bytes,
+        limit: int,
+    ) -> CommandResult:
+        if not (timeout > 0 and math.isfinite(timeout)):
+            raise InvalidInput(f"timeout={timeout} must be a positive number of seconds")
+        if self._closed:
+            raise SandboxDied(f"sandbox {self.id} is closed; start another one")
+        words = _vector(command)
+        where = posixpath.join(self.spec.workdir, cwd or "")
+        refusal = _refusal([*words, where], env)
+        if refusal:
+            return CommandResult(126, b"", f"sh: {refusal}\n".encode())
+        return await self._execute(
+            words, timeout=timeout, cwd=where, env=env, stdin=stdin, limit=limit
+        )
+
+    async def read_file(self, path: str, *, limit: int = 16 * MIB) -> bytes:
+        """See :meth:`Sandbox.read_file`."""
+        full = self._file_path(path)
+        script = ["/bin/sh", "-c", READ, "sh", full, str(limit + 1)]
+        result = await self._checked(script, FILE_SECONDS, "/", {}, b"", limit + 1)
+        if not result.ok:
+            raise _file_error("read", full, result, READ_ERRORS)
+        if len(result.stdout) + result.dropped_stdout > limit:
+            raise SandboxFileError(f"can't read {full}: it is larger than {limit} bytes")
+        return result.stdout
+
+    async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """See :meth:`Sandbox.write_file`."""
+        full = self._file_path(path)
+        script = ["/bin/sh", "-c", WRITE, "sh", full, f"{mode:o}"]
+        result = await self._checked(script, FILE_SECONDS, "/", {}, data, 4096)
+        if not result.ok:
+            raise _file_error("write", full, result, WRITE_ERRORS)
+
+    def _file_path(self, path: str) -> str:
+        full = posixpath.join(self.spec.workdir, path)
+        if not path or "\0" in path or len(full.encode(errors="replace")) > 4095:
+            raise SandboxFileError(f"{path[:80]!r} is not a path of a file")
+        return full
+
+
+def _file_error(
+    verb: str, path: str, result: CommandResult, known: Mapping[int, str]
+) -> SandboxFileError:
+    if result.timed_out:
+        reason = f"no answer within {FILE_SECONDS:g} s"
+    else:
+        said = result.stderr.decode(errors="replace").strip()
+        reason = known.get(result.exit_code) or said or f"exit status {result.exit_code}"
+    return SandboxFileError(f"can't {verb} {path}: {reason}")

@@ -1,0 +1,200 @@
+"""Creating and starting a container: blocking code that runs in one of the start threads."""
+
+from __future__ import annotations
+
+import tarfile
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from trajgym.envs.sandbox._command import HOME, command_env
+from trajgym.envs.sandbox._docker_engine import (
+    SLOW_SECONDS,
+    ContainerGone,
+    DockerEngine,
+    translated,
+)
+from trajgym.envs.sandbox._docker_kill import MARK
+from trajgym.envs.sandbox._errors import ImageNotFound, SandboxError, SandboxStartFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trajgym.envs.sandbox._base import SandboxSpec
+
+__all__ = ["HOLDS", "Launch", "user_of"]
+
+HOLDS = "trajgym.holds"
+"""Label of an image: colon-separated paths that it holds already."""
+DEFAULT_USER = "1000:1000"
+SPOOL = 64 << 20
+
+
+def user_of(spec: SandboxSpec) -> str:
+    """``uid:gid`` of commands in a container."""
+    return spec.user or DEFAULT_USER
+
+
+@dataclass(slots=True)
+class Launch:
+    """One start, which may be given up while it runs.
+
+    Args:
+        engine: where.
+        spec: what; its image may be overruled by ``image``.
+        name: of the container.
+        image: what to start from.
+        labels: put on the container.
+        fresh: whether trees are copied in (not when a snapshot holds them).
+        pull: whether a missing image is pulled.
+    """
+
+    engine: DockerEngine
+    spec: SandboxSpec
+    name: str
+    image: str
+    labels: Mapping[str, str]
+    fresh: bool
+    pull: bool
+    abandoned: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self) -> str:
+        """Start the container and return its id; leaves nothing behind if that fails.
+
+        Raises:
+            ImageNotFound: the image is not here.
+            SandboxStartFailed: it was given up meanwhile.
+            EngineLost, EngineRefused: what the engine said.
+        """
+        self._go_on()
+        held = self._look_up_image()
+        client = self.engine.client()
+        try:
+            container: str = client.create_container(**self._arguments(client))["Id"]
+            self._go_on()
+            if self.fresh:
+                self._fill(container, held)
+                self._go_on()
+            client.start(container)
+            self._go_on()
+        except BaseException:
+            self._remove()
+            raise
+        return container
+
+    def _go_on(self) -> None:
+        if self.abandoned.is_set():
+            raise SandboxStartFailed(f"the start of {self.name} was given up")
+
+    def _remove(self) -> None:
+        try:
+            translated(lambda: self.engine.client().remove_container(self.name, v=True, force=True))
+        except SandboxError:
+            return  # never made, or the engine is gone: the reaper finds it by its labels
+
+    def _look_up_image(self) -> set[str]:
+        """Return the paths that the image holds already."""
+        if not self.image:
+            raise ImageNotFound("the spec names no image; the base image is trajgym/base:bookworm")
+        client = self.engine.client()
+        try:
+            found = translated(lambda: client.inspect_image(self.image))
+        except ContainerGone:
+            if not self.pull:
+                raise ImageNotFound(
+                    f"image {self.image!r} is not on this engine: build it or pull it first "
+                    "(docker pull), or give the provider pull=True"
+                ) from None
+            self._pull()
+            found = translated(lambda: client.inspect_image(self.image))
+        labels = (found.get("Config") or {}).get("Labels") or {}
+        return {path for path in labels.get(HOLDS, "").split(":") if path}
+
+    def _pull(self) -> None:
+        try:
+            translated(lambda: self.engine.client(SLOW_SECONDS).pull(self.image))
+        except SandboxError as error:
+            raise ImageNotFound(f"image {self.image!r} can't be pulled: {error}") from error
+
+    def _arguments(self, client: Any) -> dict[str, Any]:
+        limits = self.spec.limits
+        from docker.types import Ulimit
+
+        host = client.create_host_config(
+            init=True,
+            network_mode="bridge" if self.spec.network else "none",
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            pids_limit=limits.pids,
+            mem_limit=limits.memory,
+            memswap_limit=limits.memory,
+            nano_cpus=int(min(limits.cpus, self.engine.cpus()) * 1e9),
+            ulimits=[
+                Ulimit(name="fsize", soft=limits.disk, hard=limits.disk),
+                Ulimit(name="core", soft=0, hard=0),
+            ],
+            log_config={"Type": "none"},
+        )
+        return {
+            "image": self.image,
+            # As root, so that the agent can't kill what keeps the container alive.
+            "user": "0:0",
+            "entrypoint": ["/bin/sh", "-c", "exec sleep 2147483647"],
+            "command": [],
+            "working_dir": "/",
+            "environment": {**command_env(self.spec), MARK: "keep"},
+            "labels": dict(self.labels),
+            "name": self.name,
+            "hostname": "sandbox",
+            "host_config": host,
+            "healthcheck": {"test": ["NONE"]},
+        }
+
+    def _fill(self, container: str, held: set[str]) -> None:
+        """Copy in the trees and the directories that the agent owns."""
+        uid, gid = map(int, user_of(self.spec).split(":"))
+        with tempfile.SpooledTemporaryFile(max_size=SPOOL) as spool:
+            with tarfile.open(fileobj=spool, mode="w") as archive:
+                for path in (HOME, self.spec.workdir):
+                    _add_directory(archive, path, uid, gid)
+                for path, source in self.spec.trees.items():
+                    if path not in held:
+                        _add_tree(archive, path, source, (uid, gid), keep=0o7777)
+                for path, source in self.spec.readonly.items():
+                    if path not in held:
+                        _add_tree(archive, path, source, (0, 0), keep=0o755)
+            spool.seek(0)
+            self._put(container, spool)
+
+    def _put(self, container: str, spool: IO[bytes]) -> None:
+        size = spool.seek(0, 2)
+        spool.seek(0)
+        client = self.engine.client(SLOW_SECONDS) if size > SPOOL else self.engine.client()
+        client.put_archive(container, "/", spool)
+
+
+def _add_directory(archive: tarfile.TarFile, path: str, uid: int, gid: int) -> None:
+    entry = tarfile.TarInfo(path.lstrip("/"))
+    entry.type, entry.mode, entry.uid, entry.gid = tarfile.DIRTYPE, 0o755, uid, gid
+    entry.mtime = int(time.time())
+    archive.addfile(entry)
+
+
+def _add_tree(
+    archive: tarfile.TarFile, path: str, source: Path, owner: tuple[int, int], *, keep: int
+) -> None:
+    def owned(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        if not (entry.isreg() or entry.isdir() or entry.issym() or entry.islnk()):
+            return None
+        entry.uid, entry.gid = owner
+        entry.uname = entry.gname = ""
+        entry.mode &= keep
+        return entry
+
+    root = Path(source).resolve()
+    if not root.is_dir():
+        raise SandboxStartFailed(f"{source} (for {path} in the sandbox) is not a directory")
+    archive.add(root, path.lstrip("/"), filter=owned)

@@ -1,0 +1,153 @@
+"""The directories of an embedded sandbox on the host. Everything here blocks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from trajgym.envs.sandbox._command import HOME
+from trajgym.envs.sandbox._embedded_plan import Layout, write_identity
+from trajgym.envs.sandbox._errors import SandboxStartFailed
+
+if TYPE_CHECKING:
+    from trajgym.envs.sandbox._base import SandboxSpec
+
+__all__ = ["Files", "copy_folder", "disk_use", "remove_folder"]
+
+COPY_SECONDS = 600
+SCRATCH = ("/tmp", "/var/tmp")  # noqa: S108  paths inside the sandbox
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy a directory's content, sharing blocks where the file system can.
+
+    Raises:
+        OSError: something could not be read or written.
+    """
+    target.mkdir(exist_ok=True, parents=True)
+    done = subprocess.run(
+        ["cp", "-a", "--reflink=auto", "--", f"{source}/.", f"{target}/"],
+        capture_output=True,
+        timeout=COPY_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise OSError(done.stderr.decode(errors="replace").strip()[-500:])
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a directory whatever its modes and depth; links in it are not followed."""
+    command = ["rm", "-rf", "--one-file-system", "--", str(folder)]
+    subprocess.run(command, capture_output=True, timeout=COPY_SECONDS, check=False)
+    if folder.exists():
+        # A sandbox of our own user can hold directories that forbid their own removal.
+        modes = ["chmod", "-R", "u+rwX", "--", str(folder)]
+        subprocess.run(modes, capture_output=True, timeout=COPY_SECONDS, check=False)
+        subprocess.run(command, capture_output=True, timeout=COPY_SECONDS, check=False)
+
+
+def disk_use(folder: Path) -> int:
+    """Bytes that a directory's files take; what vanishes meanwhile is not counted."""
+    total = 0
+    waiting = [str(folder)]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    status = entry.stat(follow_symlinks=False)
+                    total += status.st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+        except OSError:
+            continue
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Prepares what one sandbox may write.
+
+    Each writable path is a mount of a directory with a name that we chose, so no path that the
+    agent can change is ever walked on the host.
+
+    Args:
+        folder: of this sandbox, empty.
+        spec: what it shall hold.
+        user: uid and gid of commands, inside.
+        own: whether files are given to that user (we are root).
+    """
+
+    folder: Path
+    spec: SandboxSpec
+    user: tuple[int, int]
+    own: bool
+
+    def layout(self, snapshot: Path | None = None) -> Layout:
+        """Make the directories, from the spec's trees or from a snapshot's files.
+
+        Raises:
+            SandboxStartFailed: a tree is missing, or a read-only path lies in a writable one.
+            OSError: something could not be copied.
+        """
+        wanted = {*SCRATCH, HOME, self.spec.workdir, *self.spec.trees}
+        tops = {path for path in wanted if not _holder(path, wanted - {path})}
+        readonly = self._readonly(tops)
+        files = self.folder / "files"
+        files.mkdir()
+        (self.folder / "root").mkdir()
+        writable = {path: files / quote(path, safe="") for path in sorted(tops)}
+        if snapshot is not None:
+            copy_folder(snapshot, files)
+        for path, host in writable.items():
+            if not host.exists():
+                host.mkdir()
+                host.chmod(0o1777 if path in SCRATCH else 0o755)
+                if self.own:
+                    os.chown(host, *self.user)
+        if snapshot is None:
+            self._fill(writable)
+        write_identity(self.folder, self.user, HOME)
+        return Layout(self.folder, writable, readonly, self.user, self.spec.network)
+
+    def _fill(self, writable: dict[str, Path]) -> None:
+        for path in (HOME, self.spec.workdir, *self.spec.trees):
+            _host_path(path, writable).mkdir(parents=True, exist_ok=True)
+        for path, source in self.spec.trees.items():
+            if not Path(source).is_dir():
+                raise SandboxStartFailed(f"{source} (for {path} in the sandbox) is not a directory")
+            copy_folder(Path(source), _host_path(path, writable))
+        if self.own:
+            owner = f"{self.user[0]}:{self.user[1]}"
+            command = ["chown", "-R", "-h", owner, "--", str(self.folder / "files")]
+            subprocess.run(command, capture_output=True, timeout=COPY_SECONDS, check=True)
+
+    def _readonly(self, tops: set[str]) -> dict[str, Path]:
+        found = {}
+        for path, source in self.spec.readonly.items():
+            if not Path(source).is_dir():
+                raise SandboxStartFailed(f"{source} (for {path} in the sandbox) is not a directory")
+            if _holder(path, tops):
+                raise SandboxStartFailed(
+                    f"read-only {path} lies inside a writable directory: choose another path"
+                )
+            real = Path(source).resolve()
+            if not (path.startswith("/usr/") and Path(path).resolve() == real):
+                found[path] = real
+        return found
+
+
+def _holder(path: str, candidates: set[str]) -> str:
+    """The candidate that is this path or lies above it; empty if none does."""
+    for candidate in sorted(candidates, key=len):
+        if path == candidate or path.startswith(candidate + "/"):
+            return candidate
+    return ""
+
+
+def _host_path(path: str, writable: dict[str, Path]) -> Path:
+    top = _holder(path, set(writable))
+    return writable[top] / path[len(top) :].lstrip("/")

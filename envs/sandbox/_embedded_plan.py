@@ -1,0 +1,279 @@
+"""How a command of an embedded sandbox is started: by bubblewrap, or by util-linux alone."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from trajgym.envs.sandbox._base import Limits
+
+__all__ = ["Layout", "Tool", "describe", "find_tools", "inner_script", "write_identity"]
+
+SANDBOX_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+ROOT_USER = (52000, 52000)
+"""Who commands are on the host when we are root: an id between those that systems hand out."""
+PLAIN_USER = (1000, 1000)
+SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+CONFIGURATION = (
+    "alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime",
+    "mime.types", "os-release", "pki/tls/certs", "python3", "python3.11", "ssl/certs",
+    "ssl/openssl.cnf",
+)  # fmt: skip
+SHARED_MEMORY = "/dev/shm"  # noqa: S108  a path inside the sandbox
+SHM = 64 << 20
+
+# Enters the control groups whose files come before `--`, then becomes what comes after it.
+ENTER = """\
+while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done
+shift
+exec "$@"
+"""
+
+# Runs "$@" in directory $1 under limits; stays its parent, as the first process of a namespace
+# ignores signals that a command must feel.
+INNER = """\
+cd -- "$1" || exit 126
+shift
+{limits}
+exec 3>&2 2>/dev/null
+"$@" 2>&3 3>&-
+exit $?
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a sandbox sees.
+
+    Args:
+        folder: its directory on the host.
+        writable: ``{path inside: directory on the host}``, kept between commands.
+        readonly: ``{path inside: directory on the host}``.
+        user: uid and gid inside.
+        network: whether it shares the host's network.
+    """
+
+    folder: Path
+    writable: Mapping[str, Path]
+    readonly: Mapping[str, Path]
+    user: tuple[int, int]
+    network: bool
+
+    def binds(self) -> list[tuple[str, str, bool]]:
+        """Every mount as (source, target, writable), parents before children."""
+        found = [("/usr", "/usr", False)]
+        found += [(path, path, False) for path in SYSTEM if _is_real_folder(path)]
+        etc = self.folder / "etc"
+        found += [(str(file), f"/etc/{file.name}", False) for file in sorted(etc.iterdir())]
+        names = [*CONFIGURATION, *(["resolv.conf"] if self.network else [])]
+        for name in names:
+            source = Path("/etc", name)
+            if source.exists():
+                found.append((str(source.resolve()), f"/etc/{name}", False))
+        found += [(str(source), path, False) for path, source in self.readonly.items()]
+        found += [(str(source), path, True) for path, source in self.writable.items()]
+        return sorted(found, key=lambda bind: bind[1].count("/"))
+
+    def parents(self) -> list[str]:
+        """Directories above the mounts that no mount brings along, from the top down."""
+        targets = {target for _, target, _ in self.binds()}
+        found: set[str] = set()
+        for target in targets:
+            above = [str(path) for path in Path(target).parents if str(path) != "/"]
+            if not targets.intersection(above):
+                found.update(above)
+        return sorted(found)
+
+    def links(self) -> list[tuple[str, str]]:
+        """Links of the host's root (``/bin`` to ``usr/bin``) as (target, path)."""
+        return [(str(Path(path).readlink()), path) for path in SYSTEM if Path(path).is_symlink()]
+
+
+def _is_real_folder(path: str) -> bool:
+    return Path(path).is_dir() and not Path(path).is_symlink()
+
+
+def write_identity(folder: Path, user: tuple[int, int], home: str) -> None:
+    """Write the few files of ``/etc`` that must not be the host's. Blocks."""
+    uid, gid = user
+    etc = folder / "etc"
+    etc.mkdir()
+    (etc / "passwd").write_text(
+        f"root:x:0:0:root:/root:/bin/sh\nagent:x:{uid}:{gid}:agent:{home}:/bin/sh\n"
+        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+    )
+    (etc / "group").write_text(f"root:x:0:\nagent:x:{gid}:\nnogroup:x:65534:\n")
+    (etc / "hosts").write_text("127.0.0.1 localhost sandbox\n::1 localhost\n")
+    (etc / "hostname").write_text("sandbox\n")
+    (etc / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files dns\n")
+
+
+def inner_script(limits: Limits, bounds: frozenset[str]) -> str:
+    """The script that runs inside; limits that control groups hold are left out."""
+    lines = [f"ulimit -f {math.ceil(limits.disk / 512)}", "ulimit -c 0"]
+    if "memory" not in bounds:
+        lines.append(f"ulimit -v {limits.memory // 1024}")
+    if "pids" not in bounds:
+        lines.append(f"ulimit -u {limits.pids} 2>/dev/null || ulimit -p {limits.pids} 2>/dev/null")
+    return INNER.format(limits="\n".join(lines))
+
+
+def _drop(user: tuple[int, int], *, change: bool) -> list[str]:
+    who = [f"--reuid={user[0]}", f"--regid={user[1]}", "--clear-groups"] if change else []
+    return [
+        "setpriv", *who, "--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=-all",
+        "--no-new-privs", "--",
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One way to make namespaces.
+
+    Args:
+        name: ``bubblewrap`` or ``unshare``.
+        path: the program.
+        root: whether we are root; commands then run as another, unprivileged user.
+    """
+
+    name: str
+    path: str
+    root: bool
+
+    @property
+    def default_user(self) -> tuple[int, int]:
+        """Uid and gid of commands unless the spec names others."""
+        if self.root:
+            return ROOT_USER
+        return PLAIN_USER if self.name == "bubblewrap" else (0, 0)
+
+    def argv(
+        self,
+        layout: Layout,
+        words: Sequence[str],
+        *,
+        script: str,
+        cwd: str,
+        env: Mapping[str, str],
+        entrances: Sequence[str] = (),
+    ) -> list[str]:
+        """The whole argument vector that runs ``words`` in the sandbox."""
+        inside = ["env", "-i", *(f"{key}={value}" for key, value in env.items())]
+        inside += ["/bin/sh", "-c", script, "sh", cwd, *words]
+        make = self._bubblewrap if self.name == "bubblewrap" else self._unshare
+        return ["/bin/sh", "-c", ENTER, "sh", *entrances, "--", *make(layout, inside)]
+
+    def _bubblewrap(self, layout: Layout, inside: Sequence[str]) -> list[str]:
+        argv = [
+            self.path, "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try",
+            "--die-with-parent", "--new-session", "--hostname", "sandbox",
+        ]  # fmt: skip
+        if not layout.network:
+            argv.append("--unshare-net")
+        for path in layout.parents():
+            argv += ["--perms", "0755", "--dir", path]
+        for source, target, writable in layout.binds():
+            argv += ["--bind" if writable else "--ro-bind", source, target]
+        for source, target in layout.links():
+            argv += ["--symlink", source, target]
+        argv += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--size", str(SHM)]
+        argv += ["--tmpfs", SHARED_MEMORY, "--remount-ro", "/dev", "--remount-ro", "/"]
+        uid, gid = layout.user
+        if self.root:
+            argv += ["--cap-drop", "ALL"]
+            for name in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
+                argv += ["--cap-add", name]
+            return [*argv, "--", *_drop(layout.user, change=True), *inside]
+        argv += ["--unshare-user", "--uid", str(uid), "--gid", str(gid)]
+        return [*argv, "--", *inside]
+
+    def _unshare(self, layout: Layout, inside: Sequence[str]) -> list[str]:
+        argv = ["setpriv", "--pdeathsig=KILL", "--", self.path]
+        if not self.root:
+            argv += ["--user", "--map-root-user"]
+        argv += ["--mount", "--propagation=private", "--pid", "--ipc", "--uts", "--cgroup"]
+        if not layout.network:
+            argv.append("--net")
+        argv += ["--fork", "--kill-child=KILL", "--"]
+        command = [*_drop(layout.user, change=self.root), *inside]
+        return [*argv, "/bin/sh", "-c", _mount_script(layout), "sh", *command]
+
+
+def _mount_script(layout: Layout) -> str:
+    """Build the sandbox's root on a tmpfs, move into it and run "$@"."""
+    quote = shlex.quote
+    lines = ["set -e", f"cd {quote(str(layout.folder))}", "mount -t tmpfs -o mode=0755 none root"]
+    lines += ["cd root", "mkdir proc dev dev/shm etc .old"]
+    for source, target, writable in layout.binds():
+        inside = quote(target.lstrip("/"))
+        lines.append(_mount_point(source, inside))
+        lines.append(f"mount --bind {quote(source)} {inside}")
+        if not writable:
+            lines.append(f"mount -o remount,bind,ro {inside}")
+    for link, path in layout.links():
+        lines.append(f"ln -s {quote(link)} {quote(path.lstrip('/'))}")
+    lines.append("mount -t proc proc proc")
+    for name in ("null", "zero", "full", "random", "urandom", "tty"):
+        lines.append(f": >dev/{name}; mount --bind /dev/{name} dev/{name}")
+    lines += [f"ln -s /proc/self/fd/{number} dev/{name}" for number, name in enumerate(STREAMS)]
+    lines += ["ln -s /proc/self/fd dev/fd", f"mount -t tmpfs -o mode=1777,size={SHM} none dev/shm"]
+    # Where no control group bounds memory, writing to the root would be a way around the limit.
+    lines += ["pivot_root . .old", "umount -l .old", "mount -o remount,bind,ro /", "cd /"]
+    # This shell stays the namespace's first process: changing the user would make the kernel
+    # forget that it must die with its parent.
+    lines += ["set +e", '"$@"', "exit $?"]
+    return "\n".join(lines)
+
+
+STREAMS = ("stdin", "stdout", "stderr")
+
+
+def _mount_point(source: str, inside: str) -> str:
+    if Path(source).is_dir():
+        return f"mkdir -p {inside}"
+    return f'mkdir -p "$(dirname {inside})"; : >{inside}'
+
+
+def find_tools() -> list[Tool]:
+    """Return the ways that are installed here, the better one first."""
+    root = os.geteuid() == 0
+    found = []
+    for name, program in (("bubblewrap", "bwrap"), ("unshare", "unshare")):
+        path = shutil.which(program)
+        if path:
+            found.append(Tool(name, path, root))
+    return found
+
+
+def describe(bounds: frozenset[str]) -> dict[str, str]:
+    """Say what is isolated and what is not.
+
+    Args:
+        bounds: what control groups limit here.
+    """
+    held = "limited by a control group"
+    loose = {
+        "memory": "NOT limited as a whole: each process gets the limit as address space",
+        "pids": "NOT limited alone: the same user's other sandboxes count too",
+        "cpu": "NOT limited",
+    }
+    who = f"uid {ROOT_USER[0]}" if os.geteuid() == 0 else "this process's user"
+    return {
+        "kernel": "shared with the host, and NO system call filter: a kernel bug is a way out",
+        "privileges": f"no capabilities, no new privileges; on the host commands are {who}",
+        "processes": "each command has a pid namespace of its own; nothing outlives it",
+        "files": "the host's /usr, parts of /etc and the spec's readonly trees can be read; only "
+        "the sandbox's own directories can be written, and only they are kept",
+        "disk": "looked at twice a second while a command runs; one file can't outgrow it",
+        "network": "none but an own loopback; a spec that asks for it gets all of the HOST's, "
+        "its loopback included",
+        **{name: held if name in bounds else text for name, text in loose.items()},
+    }

@@ -1,0 +1,82 @@
+"""Choosing the kind of sandbox, and sharing one provider of each kind in a process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Literal
+
+from trajgym.envs.sandbox._docker import DockerProvider
+from trajgym.envs.sandbox._embedded import EmbeddedProvider
+from trajgym.envs.sandbox._errors import SandboxUnavailable
+from trajgym.trajectory import InvalidInput
+
+if TYPE_CHECKING:
+    from trajgym.envs.sandbox._base import SandboxProvider
+
+__all__ = ["ProviderName", "close_shared_providers", "find_provider", "shared_provider"]
+
+ProviderName = Literal["auto", "docker", "embedded"]
+ENGINE_SECONDS = 3.0
+
+# One a process: a forked child has threads of its own to start.
+_shared: dict[tuple[int, str], SandboxProvider] = {}
+
+
+async def find_provider(name: ProviderName = "auto") -> SandboxProvider:
+    """Make a provider that was seen to work here.
+
+    Args:
+        name: ``docker``, ``embedded``, or ``auto``: Docker if an engine answers within 3 seconds,
+            else embedded.
+
+    Raises:
+        SandboxUnavailable: with the reason and what to do about it.
+        InvalidInput: there is no such kind.
+    """
+    if name == "docker":
+        return await _checked(DockerProvider())
+    if name == "embedded":
+        return await _checked(EmbeddedProvider())
+    if name != "auto":
+        raise InvalidInput(f"sandbox kind {name!r}: use auto, docker or embedded")
+    try:
+        async with asyncio.timeout(ENGINE_SECONDS):
+            return await _checked(DockerProvider())
+    except (TimeoutError, SandboxUnavailable) as no_engine:
+        try:
+            return await _checked(EmbeddedProvider())
+        except SandboxUnavailable as error:
+            reason = str(no_engine) or f"no Docker engine answers in {ENGINE_SECONDS:g} s"
+            raise SandboxUnavailable(f"{reason}; and {error}") from None
+
+
+async def _checked(provider: SandboxProvider) -> SandboxProvider:
+    try:
+        await provider.check()
+    except BaseException:
+        await provider.close()
+        raise
+    return provider
+
+
+async def shared_provider(name: ProviderName = "auto") -> SandboxProvider:
+    """Return this process's provider of a kind; the first call makes it, see :func:`find_provider`.
+
+    Close it by :func:`close_shared_providers`, not by its own ``close``.
+    """
+    kinds = ("docker", "embedded") if name == "auto" else (name,)
+    for kind in kinds:
+        if (os.getpid(), kind) in _shared:
+            return _shared[os.getpid(), kind]
+    made = await find_provider(name)
+    kept = _shared.setdefault((os.getpid(), made.name), made)
+    if kept is not made:
+        await made.close()
+    return kept
+
+
+async def close_shared_providers() -> None:
+    """Close every provider that :func:`shared_provider` made in this process. Idempotent."""
+    for key in [key for key in _shared if key[0] == os.getpid()]:
+        await _shared.pop(key).close()

@@ -1,0 +1,131 @@
+"""Git on the host, over trees that we made ourselves: commits with fixed dates, and diffs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+from trajgym.envs.swe._errors import SourceUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+__all__ = ["ATTRIBUTES", "SAFE_ENV", "commit_tree", "diff_trees"]
+
+SAFE_ENV = {
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_LITERAL_PATHSPECS": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+}
+"""No settings but our own: nobody's configuration, hooks, pagers or prompts."""
+
+ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
+"""For ``info/attributes``, which wins over any file in the tree: bytes stay what they are."""
+
+_AUTHOR = {
+    f"GIT_{who}_{what}": value
+    for who in ("AUTHOR", "COMMITTER")
+    for what, value in (
+        ("NAME", "trajgym"),
+        ("EMAIL", "trajgym@localhost"),
+        ("DATE", "2020-01-01T00:00:00Z"),
+    )
+}
+_SECONDS = 120
+
+
+def commit_tree(folder: Path) -> str:
+    """Make ``folder`` a repository with one commit and nothing else; return the commit id.
+
+    The id depends on the files alone: names, content and executable bits.
+    """
+    _git(folder, "init", "-q", "-b", "main", "--template=")
+    _git(folder, "config", "core.logAllRefUpdates", "false")
+    info = folder / ".git" / "info"
+    info.mkdir(exist_ok=True)
+    (info / "attributes").write_text(ATTRIBUTES)
+    _git(folder, "add", "-A", "-f")
+    _git(folder, "commit", "-q", "--no-verify", "-m", "base")
+    _git(folder, "repack", "-adq")
+    return _git(folder, "rev-parse", "HEAD").decode().strip()
+
+
+def diff_trees(old: Path, new: Path, paths: Iterable[str], scratch: Path) -> str:
+    """Return the change from one tree to another as a patch that `git apply` takes.
+
+    Args:
+        old: folder without ``.git``.
+        new: folder without ``.git``.
+        paths: files or folders to compare, relative; the rest is ignored.
+        scratch: empty folder for the repository.
+
+    Files that are not UTF-8 come as binary hunks, so the patch is always text; line ends are kept.
+    """
+    base = ["--git-dir", str(scratch / "git")]
+    _git(scratch, *base, "init", "-q", "--template=")
+    (scratch / "git" / "info").mkdir(exist_ok=True)
+    attributes = scratch / "git" / "info" / "attributes"
+    attributes.write_text(ATTRIBUTES)
+    trees = []
+    for folder in (old, new):
+        _git(folder, *base, "--work-tree", str(folder), "add", "-A", "-f")
+        trees.append(_git(folder, *base, "write-tree").decode().strip())
+    chosen = sorted(paths)
+    names = _git(
+        scratch,
+        *base,
+        "diff-tree",
+        "-r",
+        "--no-renames",
+        "--name-only",
+        "-z",
+        *trees,
+        "--",
+        *chosen,
+    )
+    binary = [name for name in names.split(b"\0") if name and not _is_utf8(name, old, new)]
+    with attributes.open("ab") as file:
+        for name in binary:
+            file.write(b'"' + name.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'" -diff\n')
+    patch = _git(
+        scratch, *base, "diff-tree", "-p", "--binary", "--no-renames", "--full-index", *trees,
+        "--", *chosen,
+    )  # fmt: skip
+    return patch.decode("utf-8")
+
+
+def _is_utf8(name: bytes, *trees: Path) -> bool:
+    for tree in trees:
+        path = tree / os.fsdecode(name)
+        try:
+            if path.is_file():
+                path.read_bytes().decode("utf-8")
+        except UnicodeDecodeError:
+            return False
+    return True
+
+
+def _git(folder: Path, *arguments: str) -> bytes:
+    try:
+        done = subprocess.run(
+            ["git", "-c", "core.autocrlf=false", "-c", "core.quotePath=true", *arguments],
+            cwd=folder,
+            env={"PATH": os.environ.get("PATH", os.defpath), **SAFE_ENV, **_AUTHOR},
+            capture_output=True,
+            timeout=_SECONDS,
+            check=True,
+        )
+    except FileNotFoundError as error:
+        raise SourceUnavailable("git is not installed; install it to build SWE tasks") from error
+    except subprocess.CalledProcessError as error:
+        text = error.stderr.decode("utf-8", "replace").strip()
+        raise SourceUnavailable(f"git {' '.join(arguments)} in {folder}: {text}") from error
+    except subprocess.TimeoutExpired as error:
+        raise SourceUnavailable(
+            f"git {arguments[0]} in {folder}: no end in {_SECONDS} s"
+        ) from error
+    return done.stdout

@@ -1,0 +1,145 @@
+"""Getting a task ready to be started: an image for Docker, folders for the embedded sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import sys
+import tarfile
+import tempfile
+from importlib import resources
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from trajgym.envs.sandbox import (
+    DockerProvider,
+    ImageNotFound,
+    SandboxSpec,
+    SandboxStartFailed,
+)
+from trajgym.envs.swe._cache import content_key
+from trajgym.envs.swe._layout import BASE_GIT, PYTHON, REPO, RUNNER, environment
+from trajgym.envs.swe._record import SweRecord
+from trajgym.envs.swe._runner import runner_folder
+from trajgym.envs.swe._sources import base_tree
+
+if TYPE_CHECKING:
+    from trajgym.envs.sandbox import SandboxProvider
+    from trajgym.trajectory import Task
+
+__all__ = ["BASE_IMAGE", "prepare"]
+
+BASE_IMAGE = "trajgym/base:bookworm"
+_BUILD_SECONDS = 600.0
+
+_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Lock]] = WeakKeyDictionary()
+
+
+async def prepare(
+    task: Task,
+    provider: SandboxProvider,
+    *,
+    base_image: str = BASE_IMAGE,
+    cache_dir: Path | None = None,
+) -> SandboxSpec:
+    """Return what to start for a task; sources and images are made at first use.
+
+    Args:
+        task: a SWE task.
+        provider: what will start it.
+        base_image: for Docker: has python3, git, bash and user 1000.
+        cache_dir: instead of the user's cache.
+
+    Raises:
+        InvalidTask: the task is no SWE task.
+        SourceUnavailable: its sources can't be had.
+        SandboxError: the image can't be built.
+    """
+    record = SweRecord.of(task)
+    tree = await asyncio.to_thread(base_tree, record, cache_dir)
+    runner = await asyncio.to_thread(runner_folder, record.install.needs, cache_dir)
+    spec = SandboxSpec(
+        trees={REPO: tree.repo},
+        readonly={BASE_GIT: tree.git, RUNNER: runner},
+        workdir=REPO,
+        env=environment(record),
+    )
+    if isinstance(provider, DockerProvider):
+        return dataclasses.replace(spec, image=await _image(spec, provider, base_image))
+    return dataclasses.replace(spec, readonly={**spec.readonly, **_python()})
+
+
+def _python() -> dict[str, Path]:
+    """Return the folder of this Python where the host has none in its usual place."""
+    return {} if Path("/usr/bin/python3").exists() else {PYTHON: Path(sys.base_prefix)}
+
+
+async def _image(spec: SandboxSpec, provider: DockerProvider, base: str) -> str:
+    """Return the name of an image that holds the spec's folders, built at first use."""
+    folders = {"repo": spec.trees[REPO], "runner": spec.readonly[RUNNER]}
+    folders["base.git"] = spec.readonly[BASE_GIT]
+    dockerfile = resources.files("trajgym.envs.swe").joinpath("data/Dockerfile").read_text("utf-8")
+    base_id = await provider.engine.call(lambda api: _image_id(api, base))
+    if base_id is None:
+        raise ImageNotFound(
+            f"the base image {base} is not on this engine; build it with scripts/base-image.sh"
+        )
+    names = [str(folders["repo"].parent.name), str(folders["runner"].name)]
+    tag = f"trajgym/swe:{content_key(dockerfile, base_id, names)}"
+    async with _lock(tag):
+        if await provider.engine.call(lambda api: _image_id(api, tag)) is None:
+            await provider.engine.call(
+                lambda api: _build(api, tag, base, dockerfile, folders),
+                seconds=_BUILD_SECONDS,
+                patience=int(_BUILD_SECONDS),
+            )
+    return tag
+
+
+def _lock(tag: str) -> asyncio.Lock:
+    """One build of an image at a time; locks belong to their event loop."""
+    locks = _locks.setdefault(asyncio.get_running_loop(), {})
+    return locks.setdefault(tag, asyncio.Lock())
+
+
+def _image_id(api: Any, name: str) -> str | None:
+    found = api.images(name)
+    return str(found[0]["Id"]) if found else None
+
+
+def _build(api: Any, tag: str, base: str, dockerfile: str, folders: dict[str, Path]) -> None:
+    with tempfile.TemporaryFile() as context:
+        _pack(context, dockerfile, folders)
+        context.seek(0)
+        steps = api.build(
+            fileobj=context,
+            custom_context=True,
+            tag=tag,
+            buildargs={"BASE": base},
+            network_mode="none",
+            labels={"trajgym": "1"},
+            rm=True,
+            forcerm=True,
+            decode=True,
+        )
+        for step in steps:
+            if "error" in step:
+                raise SandboxStartFailed(f"image {tag} can't be built: {step['error']}")
+
+
+def _pack(context: IO[bytes], dockerfile: str, folders: dict[str, Path]) -> None:
+    """Write a build context whose bytes depend on the files alone, so that layers are cached."""
+
+    def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        entry.uid = entry.gid = 0
+        entry.uname = entry.gname = ""
+        entry.mtime = 0
+        return entry
+
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=context, mode="w") as tar:
+        file = Path(folder) / "Dockerfile"
+        file.write_text(dockerfile)
+        tar.add(file, "Dockerfile", filter=plain)
+        for name, source in folders.items():
+            tar.add(source, name, filter=plain)

@@ -1,0 +1,24 @@
+#!/bin/sh
+# Prepare a machine for the test suite: Debian packages, Docker engine, base image. As root it
+# installs and starts what is missing; otherwise it says what is missing and leaves it to you.
+set -eu
+cd "$(dirname "$0")/.."
+
+missing=
+for pair in git:git bwrap:bubblewrap mmdebstrap:mmdebstrap iptables:iptables dockerd:docker.io; do
+    PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
+done
+
+if [ -n "$missing" ]; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        apt-get update -qq
+        # shellcheck disable=SC2086 # a list of names
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing \
+            >/dev/null
+    else
+        echo "not installed:$missing (install them to run every test)" >&2
+    fi
+fi
+
+scripts/docker-engine.sh
+scripts/base-image.sh

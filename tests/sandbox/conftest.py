@@ -1,0 +1,73 @@
+"""Sandboxes to test: containers, and both embedded kinds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trajgym.envs.sandbox import DockerProvider, EmbeddedProvider, SandboxProvider, SandboxSpec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+BASE = "trajgym/base:bookworm"
+KINDS = [pytest.param("docker", marks=pytest.mark.docker), "bubblewrap"]
+
+
+def docker(*words: str) -> str:
+    """Run the Docker command line and return what it prints."""
+    done = subprocess.run(
+        ["docker", *words], capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def engine() -> None:
+    """A Docker engine with the base image; a missing one fails the test, it never skips."""
+    if os.environ.get("TRAJGYM_TEST_DOCKER") == "0":
+        pytest.skip("TRAJGYM_TEST_DOCKER=0")
+    try:
+        docker("image", "inspect", BASE)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", "") or error
+        pytest.fail(
+            f"no Docker engine with {BASE} ({said}): run scripts/docker-engine.sh and "
+            "scripts/base-image.sh, or set TRAJGYM_TEST_DOCKER=0 to leave these tests out"
+        )
+
+
+@pytest.fixture
+async def provider(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[SandboxProvider]:
+    """A provider of the kind that the test is parametrised with."""
+    kind: str = request.param
+    made: SandboxProvider
+    if kind == "docker":
+        request.getfixturevalue("engine")
+        made = DockerProvider()
+    else:
+        made = EmbeddedProvider(tmp_path / "sandboxes", tool=kind)
+    async with made:
+        await made.check()
+        yield made
+
+
+@pytest.fixture
+def spec() -> SandboxSpec:
+    """The plainest sandbox."""
+    return SandboxSpec(image=BASE)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run every test that asks for a provider over each kind, unless it names its own."""
+    named = any(
+        "provider" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")
+    )
+    if "provider" in metafunc.fixturenames and not named:
+        metafunc.parametrize("provider", KINDS, indirect=True)

@@ -1,0 +1,227 @@
+"""What only containers do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.sandbox.conftest import BASE, docker
+from trajgym.envs.sandbox import (
+    DockerProvider,
+    ImageNotFound,
+    SandboxDied,
+    SandboxSpec,
+    SandboxStartFailed,
+    SandboxUnavailable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("engine")]
+
+
+def _labelled(label: str) -> list[str]:
+    return docker("ps", "-aq", "--filter", f"label={label}").split()
+
+
+async def test_missing_image_fails_fast() -> None:
+    """An image that does not exist is an error at once that says what to do; nothing is pulled."""
+    begun = time.monotonic()
+    async with DockerProvider() as provider:
+        with pytest.raises(ImageNotFound, match="docker pull"):
+            await provider.start(SandboxSpec(image="trajgym/no-such-image:1"))
+    assert time.monotonic() - begun < 5
+
+
+async def test_container_is_locked_down() -> None:
+    """Without network, capabilities, new privileges or mounts, and with every limit set."""
+    async with DockerProvider() as provider:
+        sandbox = await provider.start(SandboxSpec(image=BASE, labels={"run": "r1"}))
+        seen = await provider.engine.call(lambda api: api.inspect_container(sandbox.container))
+    host = seen["HostConfig"]
+    assert host["NetworkMode"] == "none"
+    assert host["CapDrop"] == ["ALL"]
+    assert not host["CapAdd"]
+    assert "no-new-privileges" in host["SecurityOpt"]
+    assert host["Memory"] == host["MemorySwap"] == 1 << 30
+    assert host["PidsLimit"] == 256
+    assert host["NanoCpus"] == 10**9
+    assert host["Init"]
+    assert not host["Binds"]
+    assert not seen["Mounts"]
+    labels = seen["Config"]["Labels"]
+    assert labels["trajgym"] == "1"
+    assert labels["run"] == "r1"
+    assert str(os.getpid()) in labels["trajgym.owner"]
+
+
+def _build_holding_image() -> None:
+    recipe = f"FROM {BASE}\nUSER root\nRUN mkdir /srv/repo && echo image > /srv/repo/file\n"
+    recipe += "LABEL trajgym.holds=/srv/repo:/opt/x\n"
+    command = ["docker", "build", "-q", "-t", "trajgym/test-holds", "-"]
+    subprocess.run(command, input=recipe.encode(), capture_output=True, check=True, timeout=60)
+
+
+async def test_image_that_holds_a_tree(tmp_path: Path) -> None:
+    """A tree that the image's label says it holds is not copied over it."""
+    (tmp_path / "file").write_text("from the host")
+    await asyncio.to_thread(_build_holding_image)
+    try:
+        async with DockerProvider() as provider:
+            spec = SandboxSpec(image="trajgym/test-holds", trees={"/srv/repo": tmp_path})
+            async with await provider.start(spec) as sandbox:
+                assert await sandbox.read_file("/srv/repo/file") == b"image\n"
+    finally:
+        docker("rmi", "-f", "trajgym/test-holds")
+
+
+async def test_cancelled_starts_leave_nothing() -> None:
+    """Starts that are cancelled at any moment leave no container and take no capacity."""
+    label = f"trajgym-test=cancel-{os.getpid()}"
+    key, _, value = label.partition("=")
+    spec = SandboxSpec(image=BASE, labels={key: value})
+    async with DockerProvider() as provider:
+        for delay in (0.0, 0.01, 0.03, 0.1, 0.2):
+            starting = asyncio.create_task(provider.start(spec))
+            await asyncio.wait({starting}, timeout=delay)
+            starting.cancel()
+            await asyncio.wait({starting})
+        with pytest.raises(SandboxStartFailed, match="within"):
+            await provider.start(spec, timeout=0.001)
+        async with await provider.start(spec) as sandbox:
+            assert (await sandbox.run("true")).ok
+    assert not _labelled(label)
+
+
+async def test_removed_container_is_a_dead_sandbox() -> None:
+    """A container that is removed from outside ends running and later commands as SandboxDied."""
+    async with DockerProvider() as provider:
+        sandbox = await provider.start(SandboxSpec(image=BASE))
+        running = asyncio.create_task(sandbox.run("touch begun; sleep 60"))
+        while not (await sandbox.run("test -e begun")).ok:
+            pass
+        docker("rm", "-f", sandbox.container)
+        with pytest.raises(SandboxDied):
+            await running
+        with pytest.raises(SandboxDied):
+            await sandbox.run("true")
+        with pytest.raises(SandboxDied):
+            await sandbox.snapshot()
+        await sandbox.close()
+
+
+async def test_background_processes_survive_their_command_only() -> None:
+    """A server stays when its command ends; another command's timeout does not end it."""
+    async with DockerProvider() as provider, await provider.start(SandboxSpec(image=BASE)) as box:
+        await box.run("setsid sleep 4242 >/dev/null 2>&1 & echo $! > server")
+        await box.run("sleep 60", timeout=0.5)
+        assert (await box.run("kill -0 $(cat server)")).ok
+
+
+async def test_no_engine() -> None:
+    """Without an engine the error says where it was looked for and what to do."""
+    async with DockerProvider("unix:///nonexistent/docker.sock") as provider:
+        for call in (provider.check(), provider.start(SandboxSpec(image=BASE))):
+            with pytest.raises(SandboxUnavailable, match=r"/nonexistent.*docker-engine\.sh"):
+                await call
+
+
+def _tiny_root() -> bytes:
+    """A root file system of a shell and three programs, as a tar archive."""
+    programs = ["/bin/sh", "/bin/sleep", "/bin/touch", "/usr/bin/test"]
+    files = {program: Path(program).resolve() for program in programs}
+    for program in programs:
+        listing = subprocess.run(
+            ["ldd", program], capture_output=True, text=True, check=True
+        ).stdout
+        for word in listing.split():
+            if word.startswith("/"):
+                files[word] = Path(word).resolve()
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, file in files.items():
+            archive.add(file, name.lstrip("/"))
+    return buffer.getvalue()
+
+
+def _remove_groups(name: str) -> None:
+    """Remove the control groups of a killed engine, once their processes are gone."""
+    deadline = time.monotonic() + 10
+    folders = [*Path("/sys/fs/cgroup").glob(name), *Path("/sys/fs/cgroup").glob(f"*/{name}")]
+    for folder in folders:
+        for found, _, _ in os.walk(folder, topdown=False):
+            while Path(found).exists():
+                with contextlib.suppress(OSError):
+                    Path(found).rmdir()
+                if time.monotonic() > deadline:
+                    return
+
+
+@pytest.fixture
+def private_engine(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """An engine of our own, which may be killed, in namespaces of its own."""
+    if os.geteuid() != 0:
+        pytest.fail("this test starts an engine of its own, which needs root")
+    host = f"unix://{tmp_path}/docker.sock"
+    namespaces = ["--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    options = {
+        "data-root": f"{tmp_path}/data",
+        "exec-root": f"{tmp_path}/exec",
+        "pidfile": f"{tmp_path}/pid",
+        "host": host,
+        "bridge": "none",
+        "iptables": "false",
+        "cgroup-parent": f"trajgym-test-{os.getpid()}",
+    }
+    command = ["unshare", *namespaces, "dockerd", *(f"--{k}={v}" for k, v in options.items())]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 40
+        while subprocess.run(["docker", "-H", host, "info"], capture_output=True).returncode != 0:
+            if time.monotonic() > deadline or process.poll() is not None:
+                pytest.fail(f"no private engine: {(tmp_path / 'log').read_text()[-2000:]}")
+        subprocess.run(
+            ["docker", "-H", host, "import", "-", "tiny"],
+            input=_tiny_root(),
+            capture_output=True,
+            check=True,
+        )
+        yield host, process
+    finally:
+        process.kill()
+        process.wait()
+        _remove_groups(f"trajgym-test-{os.getpid()}")
+
+
+async def test_engine_dies_mid_session(
+    private_engine: tuple[str, subprocess.Popen[bytes]],
+) -> None:
+    """When the engine dies running commands end as SandboxDied, and closing returns at once."""
+    host, process = private_engine
+    async with DockerProvider(host) as provider:
+        sandbox = await provider.start(SandboxSpec(image="tiny"))
+        running = asyncio.create_task(sandbox.run("touch begun; sleep 60"))
+        while not (await sandbox.run("test -e begun")).ok:
+            pass
+        process.send_signal(signal.SIGKILL)
+        begun = time.monotonic()
+        with pytest.raises(SandboxDied):
+            await running
+        with pytest.raises(SandboxDied):
+            await sandbox.run("true")
+        with pytest.raises(SandboxUnavailable):
+            await provider.start(SandboxSpec(image="tiny"))
+        await sandbox.close()
+    assert time.monotonic() - begun < 10

@@ -1,0 +1,164 @@
+"""The command line: what a user types and reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests import worlds
+from trajgym.cli import app, main
+from trajgym.trajectory import InvalidInput, Run
+
+ROOT = Path(__file__).parent.parent
+assert worlds.Counter
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    """A task file with two tasks that work and one whose environment breaks."""
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"id": "a"}\n{"id": "b", "prompt": "Count!"}\n\n{"id": "stuck"}\n')
+    return file
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner(env={"COLUMNS": "160"}).invoke(app, [str(a) for a in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def collect(tasks: Path, out: Path, *more: object) -> str:
+    arguments = ("--env", "test/counter", "--tasks", tasks, "--out", out, "--samples", 4, *more)
+    return run("collect", *arguments)
+
+
+def test_collect_show_stats_reward_export(tmp_path: Path, tasks: Path) -> None:
+    """The whole job by hand: every command says what it did and where things are."""
+    out = tmp_path / "run"
+    said = collect(tasks, out, "--policy", "fake")
+    assert "12 sessions (8 completed, 4 failed:env), 2 solved, 3 groups sealed" in said
+    assert f"trajgym show {out}" in said
+    assert "nothing was left to do" in collect(tasks, out, "--policy", "fake")
+
+    table = run("show", out)
+    assert table.count("failed:env") == 4
+    assert table.count("solved") == 2
+    assert "AttributeError: typo in the environment" in table
+    name = next(line.split()[0] for line in table.splitlines() if "solved" in line)
+
+    assert "grpo: 20 turns of 12 sessions, 16 not zero" in run("reward", out, "--with", "grpo")
+    session = run("show", out, name)
+    for text in ("Count to 3.", "add", '{"n": 3}', "now 3", "reward +0.1", "grpo +1.73", "solved"):
+        assert text in session
+    assert "synthetic" in session
+
+    stats = run("stats", out)
+    assert "8 completed, 4 failed:env" in stats
+    assert "members that left: 4 failed:env" in stats
+    assert "sound" in run("check", out)
+
+    for to, records in (("rows", 8), ("verl", 8), ("areal", 8), ("trl-grpo", 8), ("sft", 2)):
+        said = run("export", out, "--to", to, "--out", tmp_path / to)
+        assert f"{records} records ({records} synthetic)" in said
+        assert "left out 4" in said
+        assert any((tmp_path / to).iterdir())
+
+
+def test_scripted_sessions_are_text_and_never_rl_rows(tmp_path: Path, tasks: Path) -> None:
+    """Scripted turns have no ids: they train as text, and row exports name them."""
+    collect(tasks, tmp_path / "run")
+    said = run("export", tmp_path / "run", "--to", "rows", "--out", tmp_path / "rows")
+    assert "rows with outcome, grpo: 0 records" in said
+    assert "text turn" in said
+    run("export", tmp_path / "run", "--to", "sft", "--out", tmp_path / "sft")
+    lines = (tmp_path / "sft" / "sft.jsonl").read_text().splitlines()
+    assert [m["role"] for m in json.loads(lines[0])["messages"]][:3] == [
+        "user",
+        "assistant",
+        "tool",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"prompt": "no id"}', "task field 'id': Field required"),
+        ('{"id": "a"}\n{"id": "a"}', ":2: the task id 'a' is used twice"),
+        ('{"id": "a"', "tasks.jsonl:1: not JSON"),
+        ("[1]", "expected an object, got list"),
+        ('{"id": "a", "extra": 1}', "task field 'extra'"),
+    ],
+)
+def test_bad_task_file(tmp_path: Path, content: str, message: str) -> None:
+    """A bad task file is refused with file, line and field, and nothing is collected."""
+    file = tmp_path / "tasks.jsonl"
+    file.write_text(content)
+    with pytest.raises(InvalidInput) as caught:
+        collect(file, tmp_path / "run")
+    assert message in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "nowhere"], "no run here"),
+        (
+            ["collect", "--out", "x", "--tasks", "none.jsonl", "--env", "nope"],
+            "no environment 'nope'",
+        ),
+        (["export", "nowhere", "--to", "sft", "--out", "y"], "no run here"),
+    ],
+)
+def test_errors_are_one_clear_line(
+    arguments: list[str], message: str, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    """Our own errors end the program with status 2 and a sentence, not a traceback."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["trajgym", *arguments])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert message in " ".join(said.split())
+    assert "Traceback" not in said
+
+
+def test_ctrl_c_closes_cleanly_and_the_same_command_resumes(tmp_path: Path) -> None:
+    """SIGINT records every running session as cancelled; running again completes the set."""
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text("".join(json.dumps({"id": f"t{i}"}) + "\n" for i in range(400)))
+    command = [
+        *(sys.executable, "-m", "trajgym.cli", "collect", "--env", "tests.worlds:Counter"),
+        *("--tasks", str(tasks), "--out", str(tmp_path / "run"), "--samples", "2"),
+    ]
+    first = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    store = tmp_path / "run" / "store.sqlite-wal"
+    while not (store.exists() and store.stat().st_size > 200_000):
+        assert first.poll() is None
+        os.sched_yield()
+    first.send_signal(signal.SIGINT)
+    said, _ = first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert "The same command goes on where it stopped" in said
+    with Run(tmp_path / "run") as stopped:
+        kinds = {s.attempts[0].status.kind for s in stopped.summaries()}
+        begun = len(list(stopped.summaries()))
+    assert kinds <= {"completed", "cancelled"}
+    assert 0 < begun < 800
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "groups sealed" in done.stdout
+    with Run(tmp_path / "run") as complete:
+        assert len([s for s in complete.summaries() if s.attempts[0].status.scored]) == 800
+        assert all(group.sealed for group in complete.groups())

@@ -1,0 +1,68 @@
+"""README and docs: every snippet runs, every command exists, every link leads somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
+
+
+def blocks(page: Path, *kinds: str) -> list[str]:
+    return [code for kind, code in FENCE.findall(page.read_text()) if kind in kinds]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_snippets_run_in_order(page: Path, tmp_path: Path) -> None:
+    """The snippets of a page, one after the other, run as they stand."""
+    code = "\n".join(blocks(page, "python"))
+    if not code:
+        pytest.skip("no snippet on this page")
+    file = tmp_path / "snippets.py"
+    file.write_text(code)
+    done = subprocess.run([sys.executable, str(file)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def commands() -> list[tuple[str, str]]:
+    found = []
+    for page in PAGES:
+        for block in blocks(page, "sh", "console"):
+            for line in block.splitlines():
+                line = line.removeprefix("$ ").split(" #")[0].strip()
+                if line:
+                    found.append((page.name, line))
+    return found
+
+
+def test_commands_of_a_page_run_in_order(tmp_path: Path) -> None:
+    """The trajgym commands in README and docs do what they say; make targets exist."""
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for page, line in commands():
+        words = shlex.split(line)
+        if words[0] == "make":
+            assert words[1] in targets, f"{page}: {line}"
+        elif words[0] == "trajgym":
+            done = subprocess.run(
+                words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280
+            )
+            assert done.returncode == 0, f"{page}: {line}\n{done.stdout}{done.stderr}"
+        else:
+            raise AssertionError(f"{page}: a command that no test knows how to check: {line}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Relative links point at files of this repository."""
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -1,0 +1,89 @@
+"""The package as a whole: light to import, exports that match, documented names."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import subprocess
+import sys
+import types
+
+import pytest
+
+PACKAGES = ["trajectory", "rewards", "envs", "envs.sandbox", "envs.swe", "rollout", "adapters"]
+
+HEAVY = {
+    "accelerate",
+    "areal",
+    "datasets",
+    "docker",
+    "gymnasium",
+    "matplotlib",
+    "openai",
+    "pandas",
+    "playwright",
+    "pyarrow",
+    "ray",
+    "renderers",
+    "requests",
+    "rich",
+    "scipy",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "trl",
+    "typer",
+    "verl",
+}
+
+
+def loaded_by(statement: str) -> set[str]:
+    code = f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_core_imports_nothing_heavy() -> None:
+    """Environments, trajectories and rewards import without any heavy package."""
+    loaded = loaded_by("import trajgym.envs, trajgym.trajectory, trajgym.rewards")
+    assert loaded & HEAVY == set()
+
+
+@pytest.mark.parametrize("package", ["envs.sandbox", "envs.swe", "rollout", "adapters"])
+def test_other_packages_import_heavy_ones_only_where_they_use_them(package: str) -> None:
+    """Nor do the other packages, until a class that needs one is used."""
+    assert loaded_by(f"import trajgym.{package}") & HEAVY == set()
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_exports_match_all(package: str) -> None:
+    """Every public name of a package is in its __all__, and every name there exists."""
+    module = importlib.import_module(f"trajgym.{package}")
+    public = {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+    assert public == set(module.__all__)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_public_names_are_documented(package: str) -> None:
+    """Every public class and function, and every public method of it, has a docstring."""
+    module = importlib.import_module(f"trajgym.{package}")
+    bare = []
+    for name in module.__all__:
+        value = getattr(module, name)
+        if not (inspect.isclass(value) or inspect.isfunction(value)):
+            continue
+        if not value.__doc__:
+            bare.append(name)
+        for attribute, member in vars(value).items() if inspect.isclass(value) else ():
+            own = inspect.isfunction(member) or isinstance(member, (classmethod, property))
+            if (
+                own
+                and not attribute.startswith("_")
+                and not inspect.getdoc(getattr(value, attribute))
+            ):
+                bare.append(f"{name}.{attribute}")
+    assert bare == []
