@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Callable
 
 
 def attention(
@@ -35,13 +35,17 @@ def attention(
     return torch.cat(out)
 
 
-def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the two parts that want a GPU."""
+def patch(put: Callable[[Any, str, Any], None] = setattr) -> None:
+    """Replace the two parts that want a GPU.
+
+    Args:
+        put: sets an attribute; ``monkeypatch.setattr`` in tests.
+    """
     from trl.experimental.async_grpo import async_grpo_trainer, packing
 
     kernels = SimpleNamespace(flash_attn_varlen_func=attention)
-    monkeypatch.setattr(packing, "_flash_attn", lambda: kernels)
-    monkeypatch.setattr(async_grpo_trainer, "get_peak_flops_per_device", lambda *_, **__: None)
+    put(packing, "_flash_attn", lambda: kernels)
+    put(async_grpo_trainer, "get_peak_flops_per_device", lambda *_, **__: None)
 
 
 def config(folder: Any, **options: Any) -> Any:

@@ -20,6 +20,7 @@ class Answered:
     """The truth about one response, for comparison with what was recorded."""
 
     prompt: list[int]
+    seed: int
     ids: list[int] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
 
@@ -112,7 +113,7 @@ class Server:
     async def _sample(self, number: int, body: dict[str, Any], client: asyncio.StreamReader) -> Any:
         import torch
 
-        truth = Answered(list(body["prompt"]))
+        truth = Answered(list(body["prompt"]), body["seed"])
         self.answered.append(truth)
         ids = list(body["prompt"])
         chance = torch.Generator().manual_seed(body["seed"])

@@ -9,27 +9,16 @@ import numpy as np
 import pytest
 
 from tests.trl import cpu
+from tests.trl.runs import ByTurn
 from tests.trl.server import Server, Transfer
 from tests.trl.tiny import SPEC, Words, tasks
 from trajgym.adapters.trl import RolloutWorker
-from trajgym.rewards import Advantages, Deriver
+from trajgym.envs import Budgets
 from trajgym.rollout import Retry
 from trajgym.trajectory import Run
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from trajgym.rewards import TurnTable
-
-
-class ByTurn(Deriver):
-    """Another advantage for every turn."""
-
-    name = "test_by_turn"
-
-    def derive(self, table: TurnTable) -> Advantages:
-        values = np.where(table.scored, np.cos(table.turn + table.session), 0.0)
-        return Advantages(table, values, self.stamp)
 
 
 def worker_for(args: Any, server: Server, tiny: Any, store: Any, **options: Any) -> RolloutWorker:
@@ -52,7 +41,7 @@ def test_it_trains(
     tiny: Any, server: Server, tmp_path: Path, monkeypatch: Any, deriver: Any
 ) -> None:
     """Two updates from live sessions: finite loss, versions that move, everything in the store."""
-    cpu.patch(monkeypatch)
+    cpu.patch(monkeypatch.setattr)
     args = cpu.config(tmp_path, max_steps=3)
     worker = worker_for(args, server, tiny, tmp_path / "run", deriver=deriver, stream=True)
     transfer = Transfer(server)
@@ -83,16 +72,39 @@ def test_it_trains(
 
 def _same_as_the_truth(trees: list[Any], server: Server) -> None:
     """Every recorded turn has the ids that the server sampled, and ranges that hold the truth."""
-    truth = {tuple(one.prompt): one for one in server.answered}
-    seen = 0
-    for tree in trees:
-        for turn in tree.turns:
-            one = truth[tuple(tree.prompt(turn).tolist())]
-            if turn.tokens.response_ids.tolist() != one.ids:
-                continue  # two sessions can have been given the same prompt
-            seen += 1
-            ranges = zip(
-                turn.tokens.version_low, one.versions, turn.tokens.version_high, strict=True
-            )
-            assert all(low <= version <= high for low, version, high in ranges)
-    assert seen > 0
+    truth = {one.seed: one for one in server.answered}
+    assert len(truth) == len(server.answered)
+    turns = [(tree, turn) for tree in trees for turn in tree.turns]
+    assert turns
+    for tree, turn in turns:
+        one = truth[turn.sampling.seed]
+        assert tree.prompt(turn).tolist() == one.prompt
+        assert turn.tokens.response_ids.tolist() == one.ids
+        ranges = zip(turn.tokens.version_low, turn.tokens.version_high, one.versions, strict=True)
+        assert all(low <= version <= high for low, high, version in ranges)
+
+
+@pytest.mark.smollm2
+@pytest.mark.timeout(600)
+def test_a_real_model_takes_a_step(tmp_path: Path, monkeypatch: Any) -> None:
+    """SmolLM2-135M plays and is trained for one update; both sides agree on its log-probs."""
+    from transformers import AutoTokenizer
+
+    from tests.trl.server import serving
+    from tests.trl.tiny import Tiny
+    from trajgym.rollout import save_smollm2
+
+    folder = str(save_smollm2(tmp_path / "model"))
+    real = Tiny(folder, AutoTokenizer.from_pretrained(folder))
+    cpu.patch(monkeypatch.setattr)
+    options = {"max_steps": 1, "per_device_train_batch_size": 2, "max_completion_length": 4}
+    args = cpu.config(tmp_path, **options, learning_rate=1e-5)
+    with serving(real) as server:
+        budgets = Budgets(turns=2)
+        worker = worker_for(args, server, real, tmp_path / "run", concurrency=2, budgets=budgets)
+        trainer = cpu.trainer(real, args, worker, Transfer(server))
+        worker.attach(trainer)
+        trainer.train()
+    (log,) = [log for log in trainer.state.log_history if "loss" in log]
+    assert np.isfinite(log["loss"])
+    assert log["ratio"] == pytest.approx(1.0, abs=1e-3)

@@ -90,7 +90,7 @@ def test_the_gradient_is_that_of_advantages_per_token(
     tiny: Any, pairs: list[Any], tmp_path: Path, monkeypatch: Any
 ) -> None:
     """A sample for each turn trains exactly as a loss that knows every token's advantage."""
-    cpu.patch(monkeypatch)
+    cpu.patch(monkeypatch.setattr)
     samples = samples_of(pairs)
     assert len(samples) > len(pairs)
     model = tiny.model()
@@ -109,7 +109,7 @@ def test_with_a_budget_of_tokens(
     tiny: Any, pairs: list[Any], tmp_path: Path, monkeypatch: Any
 ) -> None:
     """Batches by tokens, TRL's default, are means over their tokens too."""
-    cpu.patch(monkeypatch)
+    cpu.patch(monkeypatch.setattr)
     samples = samples_of(pairs)
     model = tiny.model()
     losses = [token_loss(model, row) for _, rows in pairs for row in rows]
@@ -127,7 +127,7 @@ def test_accumulated_batches_are_means_of_their_own(
     tiny: Any, pairs: list[Any], tmp_path: Path, monkeypatch: Any
 ) -> None:
     """TRL averages over the tokens of each micro-batch, then over micro-batches; nothing else."""
-    cpu.patch(monkeypatch)
+    cpu.patch(monkeypatch.setattr)
     first, second = samples_of(pairs[:3], "turn"), samples_of(pairs[3:], "turn")
     assert len(first) == len(second) == 9
     model = tiny.model()
@@ -145,7 +145,7 @@ def test_only_the_intended_tokens_train(
     tiny: Any, pairs: list[Any], tmp_path: Path, monkeypatch: Any
 ) -> None:
     """With one turn's advantage left, the gradient is that turn's alone, of the same mean."""
-    cpu.patch(monkeypatch)
+    cpu.patch(monkeypatch.setattr)
     tree, (row,) = pairs[0]
     alone = np.where(row.turn_ids == row.turns[1], row.advantage, 0).astype(np.float32)
     pair = (tree, [dataclasses.replace(row, advantage=alone)])
@@ -162,7 +162,7 @@ def test_equal_advantages_make_one_sample(
     tiny: Any, recorded: Recorded, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """Where a row's turns agree it is one sample, and trains as one for each turn would."""
-    cpu.patch(monkeypatch)
+    cpu.patch(monkeypatch.setattr)
     pairs = recorded.rows(GRPO(), most=4)
     whole, turns = samples_of(pairs, "row"), samples_of(pairs, "turn")
     assert len(whole) == 4

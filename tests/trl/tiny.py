@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -82,7 +83,7 @@ def tasks(n: int) -> list[Task]:
     return [Task(id=f"w{i}", prompt=f"Is it {i}?") for i in range(n)]
 
 
-def make(folder: Path, steps: int = 90) -> Tiny:
+def make(folder: Path, steps: int = 90, words: Sequence[str] = WORDS) -> Tiny:
     """Train a tiny model to answer with one of a few words and an end mark."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -109,7 +110,7 @@ def make(folder: Path, steps: int = 90) -> Tiny:
     renderer = TemplateRenderer(made)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     for step in range(steps):
-        word = WORDS[step % len(WORDS)]
+        word = words[step % len(words)]
         prompt = renderer.render([{"role": "user", "content": f"Is it {step}?"}])
         answer = renderer.encode_response(word)
         ids = torch.tensor([prompt + answer])
