@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["RolloutWorker"]
 
 _log = logging.getLogger(__name__)
+_METRICS = 4096
+"""Groups whose metrics can wait for a trainer that logs seldom; later ones are not logged."""
 _BEAT = 0.5
 """Seconds between signs of life of the event loop."""
 
@@ -112,11 +114,13 @@ class RolloutWorker:
     ) -> None:
         need_trl()
         _check_engine(engine, temperature)
+        if engine.synthetic:
+            _log.warning("engine %r makes its log-probs up: train nothing real", engine.name)
         self.versions = versions or VersionClock()
         self.rollout_buffer = SampleBuffer(
             queue_maxsize, lambda: self.versions.version, max_staleness, self._wake
         )
-        self.metrics_queue: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.metrics_queue: queue.Queue[dict[str, Any]] = queue.Queue(_METRICS)
         self.updates: list[tuple[int, float]] = []
         """Versions and the Unix times (s) at which the trainer announced them."""
         self.temperature = temperature
@@ -366,13 +370,12 @@ class RolloutWorker:
             waited += await self._put((session, sample))
         if harvest.samples:
             self._sample_at = time.monotonic()
-        self.metrics_queue.put(
-            harvest.metrics
-            | {
-                "rollout/backpressure_s": waited,
-                "trajgym/stale_samples": float(self.rollout_buffer.stale),
-            },
-        )
+        more = {
+            "rollout/backpressure_s": waited,
+            "trajgym/stale_samples": float(self.rollout_buffer.stale),
+        }
+        with contextlib.suppress(queue.Full):
+            self.metrics_queue.put_nowait(harvest.metrics | more)
 
     async def _put(self, pair: tuple[str, Any]) -> float:
         """Put a pair into the queue; return the seconds that there was no place."""

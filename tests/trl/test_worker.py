@@ -13,11 +13,11 @@ import pytest
 from tests.trl import cpu
 from tests.trl.runs import ByTurn
 from tests.trl.server import Server, Transfer
-from tests.trl.tiny import SPEC, Words, tasks
+from tests.trl.tiny import SPEC, Words, calls, said, tasks
 from trajgym.adapters.trl import RolloutFailed, RolloutWorker, SampleBuffer, VersionClock
 from trajgym.envs import Budgets, EnvSpec
 from trajgym.rewards import OutcomeReward
-from trajgym.rollout import Retry, TemplateRenderer, VLLMEngine
+from trajgym.rollout import FakeCall, FakeEngine, Retry, TemplateRenderer, VLLMEngine
 from trajgym.trajectory import InvalidInput, Run, Store, Task
 
 if TYPE_CHECKING:
@@ -152,6 +152,49 @@ def test_sessions_beyond_the_bound_leave_their_group(
         sample = worker.rollout_buffer.get(timeout=30)
         assert sample.model_version == 2
         assert worker.tally.left == Counter({"stale": 1})
+
+
+@contextmanager
+def playing(engine: FakeEngine, store: Any, **options: Any) -> Iterator[RolloutWorker]:
+    """Run a worker over an engine without a model."""
+    settings: dict[str, Any] = {"samples": 1, "concurrency": 1, "given": iter(tasks(2)), **options}
+    given, spec = settings.pop("given"), settings.pop("spec", SPEC)
+    worker = RolloutWorker(spec, given, engine, engine.renderer, store, **settings)
+    worker.update_model_version(1)
+    worker.start()
+    try:
+        yield worker
+    finally:
+        worker.stop()
+
+
+def test_an_update_in_the_middle_of_a_turn(tmp_path: Path) -> None:
+    """The boundary is recorded to the token; the session's samples have the older version."""
+    engine = FakeEngine([said("long"), said("long"), said("long")], version=1)
+    engine.update_weights(after_tokens=2, call=1)
+    with playing(engine, tmp_path, deriver=ByTurn()) as worker:
+        assert "no more tasks" in failure(worker)
+        samples = [worker.rollout_buffer.get_nowait() for _ in range(6)]
+    with Run(tmp_path) as run:
+        trees = [run.session(s.record.id) for s in run.summaries()]
+    ranges = [[s[:3] for s in turn.tokens.segments] for turn in trees[0].turns if turn.tokens]
+    assert ranges == [[(5, 1, 1)], [(2, 1, 1), (3, 2, 2)], [(5, 2, 2)]]
+    assert [s.model_version for s in samples] == [1, 1, 1, 2, 2, 2]
+
+
+def test_a_failing_tool_leaves_the_group(tmp_path: Path) -> None:
+    """Sessions whose environment broke give no samples; the others' samples are all there."""
+    spec = EnvSpec(id="test/words", config={"fail": "tool"})
+
+    def script(call: FakeCall) -> Any:
+        return calls("note", text="a") if call.session.endswith("-0") else said("long")
+
+    engine = FakeEngine(script, version=1)
+    with playing(engine, tmp_path, spec=spec, samples=3, concurrency=3) as worker:
+        assert "no more tasks" in failure(worker)
+        assert worker.rollout_buffer.qsize() == worker.tally.samples == 4
+    assert worker.tally.left == Counter({"failed:env": 2})
+    assert worker.tally.sessions == 4
 
 
 def test_a_paused_server_costs_the_agents_nothing(
