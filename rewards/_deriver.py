@@ -39,7 +39,7 @@ class Deriver(BaseModel, ABC):
     prefix_rule: ClassVar[PrefixRule] = "mean"
     """How the values of rival attempts combine on turns that they share."""
     group_relative: ClassVar[bool] = False
-    """True if values compare the attempts of a group: equal rewards then give exactly 0."""
+    """True if values compare the attempts of a group: equal outcomes then give exactly 0."""
     needs_digests: ClassVar[bool] = False
     """True if it reads ``table.observation`` or ``table.state``."""
     needs_texts: ClassVar[bool] = False

@@ -92,7 +92,7 @@ class Estimator(Deriver):
             )
         table = rewards.table
         given = rewards.values[table.member_turn] * table.member_counted
-        settings = self.stamp.settings | {"earn": rewards.stamp._asdict()}
+        settings = self.stamp.settings | {"rewards": rewards.stamp._asdict()}
         terms = self.estimate(table, given)
         return Advantages(table, sum_terms(terms), Stamp(self.name, settings))
 

@@ -47,6 +47,8 @@ class GiGPO(Estimator, Relative):
     """
 
     name = "gigpo"
+    # Equal outcomes are discounted over different times, and so not equal.
+    group_relative = False
     needs_digests = True
 
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.95
@@ -118,7 +120,7 @@ def similar_states(table: TurnTable, threshold: float) -> Ints:
         (positions(table)[counted], table.attempt[turns], table.session_order[table.session[turns]])
     )
     texts, codes = table.text.state, table.state
-    firsts: dict[int, list[tuple[SimilarityMatcher, int]]] = {}
+    firsts: dict[int, list[tuple[SimilarityMatcher[str], int]]] = {}
     known: dict[tuple[int, int], int] = {}
     clusters = codes.copy()
     for turn in turns[order].tolist():
@@ -126,7 +128,11 @@ def similar_states(table: TurnTable, threshold: float) -> Ints:
         if (group, code) not in known:
             leaders = firsts.setdefault(group, [])
             text = texts[turn]
-            fits = (mark for matcher, mark in leaders if matcher.ratio(text) >= threshold)
+            fits = (
+                mark
+                for matcher, mark in leaders
+                if matcher.could_reach(text, threshold) and matcher.ratio(text) >= threshold
+            )
             found = next(fits, -1)
             if found < 0:
                 found = code

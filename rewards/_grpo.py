@@ -10,9 +10,11 @@ from pydantic import Field
 from trajgym.rewards._deriver import Deriver
 from trajgym.rewards._stats import PAPER, VERL, Convention, group_relative, grouped_attempts
 from trajgym.rewards._values import Advantages
+from trajgym.trajectory import InvalidInput, Stamp
 
 if TYPE_CHECKING:
     from trajgym.rewards._table import Doubles, Ints, TurnTable
+    from trajgym.rewards._values import Rewards
 
 __all__ = ["GRPO", "Variant", "group_advantages"]
 
@@ -53,12 +55,28 @@ class GRPO(Deriver):
         Raises:
             InvalidInput: a scored attempt belongs to none of the table's groups.
         """
+        return Advantages(table, self._relative(table, table.attempt_score), self.stamp)
+
+    def derive_from(self, rewards: Rewards) -> Advantages:
+        """Return the advantages of the attempts' summed rewards instead of their scores.
+
+        Raises:
+            InvalidInput: the rewards are over spans too, or a scored attempt has no group.
+        """
+        if rewards.spans is not None:
+            raise InvalidInput("grpo takes rewards over turns, not over spans")
+        table = rewards.table
+        summed = table.total(rewards.values[table.member_turn])
+        settings = self.stamp.settings | {"rewards": rewards.stamp._asdict()}
+        return Advantages(table, self._relative(table, summed), Stamp(self.name, settings))
+
+    def _relative(self, table: TurnTable, scores: Doubles) -> Doubles:
         counted, groups = grouped_attempts(table)
-        values = np.zeros(table.attempt_score.size)
+        values = np.zeros(scores.size)
         values[counted] = group_advantages(
-            table.attempt_score[counted], groups, variant=self.variant, eps=self.eps
+            scores[counted], groups, variant=self.variant, eps=self.eps
         )
-        return Advantages(table, table.spread(values, self.prefix_rule), self.stamp)
+        return table.spread(values, self.prefix_rule)
 
 
 def group_advantages(

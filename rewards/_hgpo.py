@@ -43,6 +43,8 @@ class HGPO(Estimator, Relative):
     """
 
     name = "hgpo"
+    # Equal outcomes are discounted over different times, and so not equal.
+    group_relative = False
     needs_digests = True
     conventions: ClassVar[dict[str, Convention]] = {
         "paper": Convention(),

@@ -8,6 +8,7 @@ so on, where matches of that length end; a longest match is found by climbing do
 from __future__ import annotations
 
 from collections import Counter
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ __all__ = ["SimilarityMatcher", "similarity"]
 
 _T = TypeVar("_T", bound="Hashable")
 _POPULAR_FROM = 200
+_SHORT = 20_000
+"""Below this product of lengths difflib itself is the faster one."""
 _Rows = dict[int, int]
 """Rows (places in the first sequence) to bits (places in the second)."""
 
@@ -34,6 +37,8 @@ def similarity(a: Sequence[Hashable], b: Sequence[Hashable], *, autojunk: bool =
             more elements. A shift by two characters can then bring the ratio of two nearly equal
             texts down to 0.
     """
+    if len(a) * len(b) < _SHORT:
+        return SequenceMatcher(None, a, b, autojunk).ratio()
     return SimilarityMatcher(b, autojunk=autojunk).ratio(a)
 
 
@@ -60,6 +65,11 @@ class SimilarityMatcher(Generic[_T]):
             for element, count in self._counts.items():
                 if count > most:
                     del self._bits[element]
+
+    def could_reach(self, a: Sequence[_T], ratio: float) -> bool:
+        """Return False if the lengths alone rule out a similarity of ``ratio``."""
+        total = len(a) + len(self._b)
+        return not total or 2.0 * min(len(a), len(self._b)) / total >= ratio
 
     def ratio(self, a: Sequence[_T]) -> float:
         """Return the similarity of ``a`` to the sequence."""

@@ -58,7 +58,7 @@ class ToolPO(Deriver):
                 attempt has no group.
         """
         turns = self.terms(table)
-        action = self._action(table)
+        action = self.action_advantage(table)
         spans = np.where(_selected(table), action[table.span_turn], 0.0)
         values = turns["success"] + turns.get("action", 0.0)
         return Advantages(table, values, self.stamp, spans=spans)
@@ -68,7 +68,7 @@ class ToolPO(Deriver):
         found = {"success": self._relative(table, table.attempt_score)}
         bare = self._bare_turns(table)
         if bare.any() and self.missing_spans == "turn":
-            found["action"] = np.where(bare, self._action(table), 0.0)
+            found["action"] = np.where(bare, self.action_advantage(table), 0.0)
         return found
 
     def action_reward(self, table: TurnTable) -> Doubles:
@@ -80,7 +80,8 @@ class ToolPO(Deriver):
         earned = self.lambda1 * calls + self.lambda2 * preferred
         return np.where(table.attempt_scored, earned, 0.0)
 
-    def _action(self, table: TurnTable) -> Doubles:
+    def action_advantage(self, table: TurnTable) -> Doubles:
+        """Return float64 ``[N]``: ``A_action`` of each turn, whether or not it has such spans."""
         return self._relative(table, self.action_reward(table))
 
     def _relative(self, table: TurnTable, rewards: Doubles) -> Doubles:
