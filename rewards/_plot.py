@@ -84,9 +84,9 @@ def plot_tree(values: TurnValues, session: str, path: Path) -> None:
     axes.set_title(f"{values.stamp.deriver}, session {session}")
     axes.set_xlabel("depth (turns before)")
     axes.set_xlim(-0.6, depths.max() + 1.6)
+    axes.set_xticks(range(int(depths.max()) + 1))
     axes.set_ylim(rows.max() + 0.7, -0.7)
     axes.set_yticks([])
-    axes.xaxis.get_major_locator().set_params(integer=True)
     for side in ("left", "right", "top"):
         axes.spines[side].set_visible(False)
     _save(figure, path)

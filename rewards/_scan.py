@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["scan_back", "shift_back"]
 
+_BLOCK = 1 << 14
+"""Sequences that are scanned together: few enough that they stay in the cache."""
 _FEW = 8
 """Below this many sequences, plain Python is faster than one numpy call per position."""
 
@@ -25,10 +27,18 @@ def scan_back(values: Doubles, decay: float | Doubles, starts: Ints) -> Doubles:
         starts: int64 ``[s + 1]``, where each sequence starts; the last is ``n``.
     """
     out = np.array(values, dtype=np.float64)
+    rates = np.broadcast_to(np.asarray(decay, dtype=np.float64), starts.size - 1)
+    for first in range(0, rates.size, _BLOCK):
+        block = slice(first, min(first + _BLOCK, rates.size))
+        _scan_block(out, rates[block], starts[block.start : block.stop + 1])
+    return out
+
+
+def _scan_block(out: Doubles, rates: Doubles, starts: Ints) -> None:
+    """Scan in place, from the ends of all sequences at once; the longest come first."""
     sizes = np.diff(starts)
     order = np.argsort(-sizes, kind="stable")
-    sizes, ends = sizes[order], starts[1:][order]
-    rates = np.broadcast_to(np.asarray(decay, dtype=np.float64), starts.size - 1)[order]
+    sizes, ends, rates = sizes[order], starts[1:][order], rates[order]
     live = int(np.count_nonzero(sizes))
     carry = np.zeros(live)
     step = 0
@@ -41,7 +51,6 @@ def scan_back(values: Doubles, decay: float | Doubles, starts: Ints) -> Doubles:
     for i in range(live):
         rest = slice(int(ends[i] - sizes[i]), int(ends[i]) - step)
         out[rest] = _scan_one(out[rest], float(rates[i]), float(carry[i]))
-    return out
 
 
 def _scan_one(values: Doubles, rate: float, carry: float) -> Doubles:

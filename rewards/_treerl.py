@@ -8,7 +8,7 @@ import numpy as np
 
 from trajgym.rewards._deriver import Deriver
 from trajgym.rewards._estimator import sum_terms
-from trajgym.rewards._stats import grouped_attempts
+from trajgym.rewards._stats import group_moments, grouped_attempts
 from trajgym.rewards._values import Advantages
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def node_values(table: TurnTable) -> NodeValues:
     np.minimum.at(low, groups, table.attempt_score[counted])
     shifted = np.zeros(table.attempt_score.size)
     shifted[counted] = table.attempt_score[counted] - low[groups]
-    sums = np.bincount(groups, weights=shifted[counted], minlength=size)
-    mean = sums / np.maximum(np.bincount(groups, minlength=size), 1)
+    mean = np.zeros(size)
+    mean[groups] = group_moments(shifted[counted], groups).mean
     value = table.spread(shifted)
     root = np.where(table.scored, mean[table.group] if size else 0.0, 0.0)
     above = np.where(table.parent < 0, root, value[table.parent])

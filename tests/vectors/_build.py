@@ -121,7 +121,9 @@ class Node:
     reward: float = 0.0
 
 
-def tree_session(name: str, roots: Sequence[Node], group: str = "g") -> tuple[SessionTree, list[str]]:
+def tree_session(
+    name: str, roots: Sequence[Node], group: str = "g"
+) -> tuple[SessionTree, list[str]]:
     """A session that branches like the nodes, and the node of each turn.
 
     Every leaf is an attempt.

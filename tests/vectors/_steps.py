@@ -118,7 +118,11 @@ def _by_trajectory(inputs: Inputs, key: str) -> tuple[list[SessionTree], list[in
                 signals={"format_ok": not item.get("invalid", False)},
             )
         )
-    trees = [chain(f"{g}-{t}", own, group=g) for (g, t), own in turns.items()]
+    prompts = list(dict.fromkeys(name for name, _ in turns))
+    trees = [
+        chain(f"{name}-{trajectory}", own, group=f"g{prompts.index(name)}")
+        for (name, trajectory), own in turns.items()
+    ]
     starts = np.r_[0, np.cumsum([len(own) for own in turns.values()])]
     order = {name: int(start) for name, start in zip(turns, starts, strict=False)}
     return trees, [order[g, t] + i for g, t, i in spots]
@@ -185,9 +189,7 @@ def soft_overlong(inputs: Inputs, document: Inputs) -> dict[str, Any]:
 
 
 def _nebius(episodes: list[Inputs], inputs: Inputs) -> tuple[list[SessionTree], StepPenalty]:
-    trees = [
-        steps_chain(f"s{i}", [0.0] * episode["n_steps"]) for i, episode in enumerate(episodes)
-    ]
+    trees = [steps_chain(f"s{i}", [0.0] * episode["n_steps"]) for i, episode in enumerate(episodes)]
     for tree, episode in zip(trees, episodes, strict=True):
         outcome = tree.attempts[0].outcome
         assert outcome is not None
@@ -262,9 +264,7 @@ def roc_select(inputs: Inputs, document: Inputs) -> dict[str, Any]:
 def _rollout(index: int, rollout: Inputs) -> SessionTree:
     """A session with a turn for each call, and one for the answers."""
     calls = rollout["tool_calls"]
-    turns = [
-        step(i, i - 1 if i else None, calls=[call == "ok"]) for i, call in enumerate(calls)
-    ]
+    turns = [step(i, i - 1 if i else None, calls=[call == "ok"]) for i, call in enumerate(calls)]
     content = " ".join(["<answer>7</answer>"] * rollout["answers"])
     turns.append(step(len(turns), len(turns) - 1 if turns else None, content=content))
     return chain(f"s{index}", turns, float(rollout["reward"]))

@@ -30,9 +30,10 @@ def tree_grpo(inputs: Inputs, document: Inputs) -> dict[str, Any]:
         by_tree.setdefault(key, []).append(Node(str(leaf.get("id", i)), [], leaf["reward"]))
     nodes = inputs.get("leaves_under_node", {})
     trees, names = [], []
-    for i, ((prompt, tree), members) in enumerate(by_tree.items()):
+    prompts = list(dict.fromkeys(prompt for prompt, _ in by_tree))
+    for i, ((prompt, _), members) in enumerate(by_tree.items()):
         own = {n: below for n, below in nodes.items() if below[0] in {m.name for m in members}}
-        session, found = tree_session(f"s{i}", _nested(members, own), f"p-{prompt}")
+        session, found = tree_session(f"s{i}", _nested(members, own), f"p{prompts.index(prompt)}")
         trees.append(session)
         names += found
     table = TurnTable.build(groups_of(trees), trees)
