@@ -32,7 +32,7 @@ class Deriver(BaseModel, ABC):
     finite, the table stays as it was.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     name: ClassVar[str]
     """Under which it is registered and stamped."""

@@ -74,7 +74,7 @@ class Kept:
 class Filter(BaseModel, ABC):
     """A choice among the scored attempts of sealed groups; its fields are its settings."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     name: ClassVar[str]
 

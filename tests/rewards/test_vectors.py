@@ -51,11 +51,11 @@ def test_case(case: dict[str, Any], document: dict[str, Any]) -> None:
     assert result.status == wanted, result.detail
 
 
-@pytest.mark.parametrize(("case", "document"), CASES)
+@pytest.mark.parametrize(
+    ("case", "document"), [case for case in CASES if case.id not in UNSUPPORTED]
+)
 def test_wrong_number_fails(case: dict[str, Any], document: dict[str, Any]) -> None:
     """No case passes by accident: with one expected number changed, it fails."""
-    if case["name"] in UNSUPPORTED:
-        pytest.skip("unsupported")
     spoiled = json.loads(json.dumps(case))
     assert _spoil(spoiled["expected"]), "the case expects nothing"
     assert run_case(spoiled, document).status == "fail"
