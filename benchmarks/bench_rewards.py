@@ -3,9 +3,10 @@
     python benchmarks/bench_rewards.py [--turns N] [--large N] [--repeat K]
 
 The table is made of arrays: groups of 8 attempts, about 10 turns each, a fork in every fourth
-session, two tool calls in every third turn. Only ``derive`` is timed, best of K; reading the
-sessions into a table is timed apart, on a few thousand of them. GRPO and the discounted return are
-also computed by a plain Python loop, and by verl's GRPO estimator if verl can be imported here.
+session, two tool calls in every third turn, and states that a group meets again and again. Only
+``derive`` is timed, best of K; reading the sessions into a table is not. GRPO and the discounted
+return are also computed by a plain Python loop, and GRPO by verl's estimator if verl can be
+imported here.
 Similarity-based derivers (srl, gigpo with ``similarity``) cost what their texts cost and are not
 among these: see ``--texts``.
 """
@@ -161,7 +162,7 @@ def made_up(turns: int, seed: int = 0) -> TurnTable:
         "member_turn": member_turn,
         "member_attempt": holder,
         "member_starts": member_starts,
-        "state_codes": rng.integers(0, max(n // 20, 1), n),
+        "state_codes": np.where(turn == 0, 0, rng.integers(1, 2 + 5 * depth)),
     }
     unknown = {f.name for f in fields(TurnTable)} - set(columns) - {"digests", "texts", "_places"}
     assert not unknown, unknown

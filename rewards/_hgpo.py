@@ -15,7 +15,7 @@ from trajgym.rewards._stats import Convention, group_relative
 if TYPE_CHECKING:
     from typing import ClassVar
 
-    from trajgym.rewards._table import Doubles, Ints, TurnTable
+    from trajgym.rewards._table import Doubles, Flags, Ints, TurnTable
 
 __all__ = ["HGPO"]
 
@@ -101,15 +101,25 @@ def _histories(
     width = int(states.max(initial=0)) + 1
     index = positions(table)[counted]
     keys: Ints = groups * width + states
-    found = [(1, np.arange(counted.size), keys)]
+    at = np.arange(counted.size)
+    found = [(1, at, keys)]
     for k in range(2, longest + 1):
+        # Steps that nobody shares k - 1 states with share no k states either.
+        at = at[_shared(keys[at]) & (index[at] >= k - 1)]
         if int(keys.max(initial=0)) >= _ROOM // width:
             keys = np.unique(keys, return_inverse=True)[1]
         # The key of the step before, over its last k - 1 states, and this state.
-        before = np.empty_like(keys)
-        before[1:] = keys[:-1]
-        before[:1] = 0
-        keys = before * width + states
-        at = np.flatnonzero(index >= k - 1)
+        keys = np.r_[0, keys[:-1]] * width + states
         found.append((k, at, keys[at]))
     return found
+
+
+def _shared(keys: Ints) -> Flags:
+    """Return bool ``[n]``: keys that occur more than once."""
+    ordered = np.sort(keys)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not twice.size:
+        return np.zeros(keys.size, dtype=np.bool_)
+    place = np.minimum(np.searchsorted(twice, keys), twice.size - 1)
+    shared: Flags = twice[place] == keys
+    return shared

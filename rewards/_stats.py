@@ -47,13 +47,13 @@ def group_moments(values: Doubles, groups: Ints, ddof: int = 0) -> Moments:
 
     Args:
         values: float64 ``[n]``, finite.
-        groups: int64 ``[n]``, any label of the group.
+        groups: int64 ``[n]``, the label of the group, 0 or more.
         ddof: see `Convention`; a group of one has a std of 0 with either.
     """
     if values.size == 0:
         return Moments(np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64))
     # Summing in order of the values makes the sums independent of the order of the sessions.
-    order = np.lexsort((values, groups))
+    order = _order(values, groups)
     ordered, keys = values[order], groups[order]
     first = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
     size = np.diff(np.r_[first, keys.size])
@@ -65,6 +65,18 @@ def group_moments(values: Doubles, groups: Ints, ddof: int = 0) -> Moments:
     place = np.empty(order.size, dtype=np.int64)
     place[order] = np.repeat(np.arange(first.size), size)
     return Moments(mean[place], std[place], size[place])
+
+
+def _order(values: Doubles, groups: Ints) -> Ints:
+    """Return the order by group, then value; equal values in any order."""
+    n = values.size
+    if int(groups.max()) >= 2**62 // n:
+        return np.lexsort((values, groups))
+    # Two sorts of plain numbers are about twice as fast as a sort by two keys.
+    by_value = np.argsort(values)
+    both = np.sort(groups[by_value] * n + np.arange(n))
+    order: Ints = by_value[both % n]
+    return order
 
 
 def group_relative(values: Doubles, groups: Ints, convention: Convention) -> Doubles:
