@@ -9,6 +9,7 @@ puts one of two others in its place, both with gradients:
 
 from __future__ import annotations
 
+import itertools
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -132,7 +133,7 @@ def plain(query: Any, key: Any, value: Any, query_starts: Any, key_starts: Any) 
     repeat, out = query.shape[1] // key.shape[1], []
     edges = zip(query_starts.tolist(), key_starts.tolist(), strict=True)
     begins = list(edges)
-    for (q0, k0), (q1, k1) in zip(begins[:-1], begins[1:], strict=True):
+    for (q0, k0), (q1, k1) in itertools.pairwise(begins):
         q = query[q0:q1].transpose(0, 1)
         k = key[k0:k1].repeat_interleave(repeat, 1).transpose(0, 1)
         v = value[k0:k1].repeat_interleave(repeat, 1).transpose(0, 1)

@@ -8,7 +8,6 @@ import json
 import os
 import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from trajgym.trajectory import Sampling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     import numpy.typing as npt
 
@@ -63,8 +63,8 @@ class RecordingEngine(VLLMEngine):
         piece = super()._read(answer, prompt)
         ids, logprobs = _raw.get()
         for choice in answer["choices"][:1]:
-            ids += choice["token_ids"]
-            logprobs += choice["logprobs"]["token_logprobs"]
+            ids += choice.get("token_ids") or ()
+            logprobs += (choice.get("logprobs") or {}).get("token_logprobs") or ()
         return piece
 
 
@@ -92,6 +92,10 @@ class LoggedTransfer:
         self.inner.pause()
 
     def send_weights(self, iterator: Iterator[Any]) -> None:
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # the sender's own streams must not overtake the optimizer
         begun = time.time()
         self.inner.send_weights(iterator)
         entry = {"version": len(self.log) + 1, "paused": self._paused, "begun": begun}

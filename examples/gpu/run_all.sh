@@ -39,9 +39,8 @@ say() { echo "[$SECONDS s] $*" | tee -a "$out/run_all.log"; }
 # Each job has a process group of its own, so that its children end with it.
 end_job() {
     local pid=$1
-    [[ -n $pid ]] && kill -0 "$pid" 2>/dev/null || return 0
-    kill -TERM -- "-$pid" 2>/dev/null
-    for _ in $(seq 20); do kill -0 "$pid" 2>/dev/null || break; sleep 0.5; done
+    [[ -n $pid ]] && kill -TERM -- "-$pid" 2>/dev/null || return 0
+    for _ in $(seq 20); do kill -0 -- "-$pid" 2>/dev/null || break; sleep 0.5; done
     kill -KILL -- "-$pid" 2>/dev/null
     wait "$pid" 2>/dev/null
 }
@@ -92,7 +91,7 @@ print("missing packages:", missing, file=sys.stderr) if missing else None
 sys.exit(bool(missing))
 P
 
-nvidia-smi --query-gpu=timestamp,index,utilization.gpu,memory.used --format=csv,noheader,nounits \
+setsid nvidia-smi --query-gpu=timestamp,index,utilization.gpu,memory.used --format=csv,noheader,nounits \
     -l 2 >"$out/gpu.csv" 2>/dev/null &
 watcher=$!
 

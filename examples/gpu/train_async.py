@@ -403,7 +403,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--steps", type=int, default=100)
     made.add_argument("--batch", type=int, default=16)
     made.add_argument("--accumulate", type=int, default=4)
-    made.add_argument("--token-budget", type=int, default=4096, help="unique tokens of a batch")
+    made.add_argument("--token-budget", type=int, default=5120, help="unique tokens of a batch")
     made.add_argument("--learning-rate", type=float, default=1e-5)
     made.add_argument("--max-staleness", type=int, default=4)
     made.add_argument("--concurrency", type=int, default=128)

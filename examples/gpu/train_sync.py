@@ -9,7 +9,6 @@ synchronous one, a version's sessions begin when its weights are in place, and n
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import time
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from train_async import DERIVERS, TASKS, Lab, forever, parser, release
 from trajgym.adapters.trl import VersionClock
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import AsyncIterator
 
 _DEADLINE = 30.0
@@ -59,8 +59,8 @@ class Gate(VersionClock):
                     continue
 
 
-def compare(given: argparse.Namespace, transfer: Any = None) -> None:
-    """Do both runs and write how they compare."""
+def compare(given: argparse.Namespace, transfer: Any = None) -> bool:
+    """Do both runs and write how they compare; return whether there was time for both."""
     given.eval_every, given.keep = 0, ()
     lab = Lab(given, transfer)
     fixed = {"token_budget": -1}
@@ -72,7 +72,7 @@ def compare(given: argparse.Namespace, transfer: Any = None) -> None:
     )
     release()
     if time.time() > given.deadline:
-        return
+        return False
     side = lab.run("async", DERIVERS["outcome"], 7, **fixed)
     names = ("seconds_per_update", "trainer_idle_share", "sessions_per_s", "engine")
     lab.results.write(
@@ -83,6 +83,7 @@ def compare(given: argparse.Namespace, transfer: Any = None) -> None:
         asynchronous={name: side[name] for name in names},
         speedup=sync["seconds_per_update"] / side["seconds_per_update"],
     )
+    return not (sync["cut"] or side["cut"])
 
 
 if __name__ == "__main__":
