@@ -6,8 +6,7 @@ the tool call that comes back, posts again; its client is counted. The server fo
 upstream that answers at once, in a process of its own, not counted. The rollouts share one box
 (unused) and the default elastic pool of servers. One warm-up round, then the median of three.
 
-Left out: a model, tokens (the upstream sends none), tool definitions in the requests,
-`traces.jsonl`, starting a box for each rollout, logging.
+Left out: a model, tokens, tool definitions, `traces.jsonl`, a box for each rollout, logging.
 
 Usage: python verifiers_v1.py, with the python of an environment that has verifiers 0.4.0.
 """
@@ -73,8 +72,8 @@ class InProcessHarness(vf.Harness[vf.HarnessConfig]):
         async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {secret}"}) as http:
             for _ in range(TURNS):
                 asked = {"model": ctx.model, "messages": messages}
-                async with http.post(f"{endpoint}/chat/completions", json=asked) as response:
-                    said = (await response.json())["choices"][0]["message"]
+                async with http.post(f"{endpoint}/chat/completions", json=asked) as answer:
+                    said = (await answer.json())["choices"][0]["message"]
                 call = said["tool_calls"][0]
                 heard = await echo(**json.loads(call["function"]["arguments"]))
                 messages += [said, {"role": "tool", "tool_call_id": call["id"], "content": heard}]
