@@ -8,6 +8,7 @@ TORCH ?= torch==2.13.0
 .PHONY: demo test test-local test-trl lint format bench clean
 
 demo: $(VENV)/.demo  ## Real SWE tasks from collection to export, without a model key.
+	@if docker version >/dev/null 2>&1; then scripts/base-image.sh; fi || true
 	$(BIN)/trajgym demo
 
 test: $(VENV)/.dev system  ## The whole suite: Docker and embedded sandboxes included.

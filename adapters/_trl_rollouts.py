@@ -69,12 +69,14 @@ class Rollouts:
             self._waiting[name] = futures[-1]
             self._tasks.put_nowait(task)
         done = asyncio.ensure_future(_all(futures))
-        await asyncio.wait({done, self._main}, return_when=asyncio.FIRST_COMPLETED)
-        if not done.done():
+        try:
+            await asyncio.wait({done, self._main}, return_when=asyncio.FIRST_COMPLETED)
+            if done.done():
+                return done.result()
+        finally:
             done.cancel()
-            error = None if self._main.cancelled() else self._main.exception()
-            raise RolloutFailed(f"the sessions ended early: {error!r}") from error
-        return await done
+        error = None if self._main.cancelled() else self._main.exception()
+        raise RolloutFailed(f"the sessions ended early: {error!r}") from error
 
     async def close(self) -> None:
         """Cancel what runs. Idempotent."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GRPOSpec"]
 
+_CLOSE_SECONDS = 180.0
+
 
 class GRPOSpec:
     """An environment and its tasks, to plug into TRL's ``GRPOTrainer``.
@@ -189,7 +191,7 @@ class GRPOSpec:
             return
         self._closed = True
         try:
-            self._loop.run(self._close(), self._batch_seconds)
+            self._loop.run(self._close(), _CLOSE_SECONDS)
         finally:
             self._loop.close()
 

@@ -233,10 +233,12 @@ class VLLMEngine(TokenEngine):
             async with asyncio.timeout(self._timeout):
                 async for piece in self._pieces(body, headers, run):
                     finish = piece.finish or finish
-        except (self._http.ClientError, TimeoutError, OSError) as error:
-            if len(run.ids) == before:
-                raise _TryAgain(f"{type(error).__name__}: {error}") from error
-            return "abort"  # what came is kept, and the rest asked for
+        except (self._http.ClientError, TimeoutError, OSError, _TryAgain) as error:
+            if len(run.ids) > before:
+                return "abort"  # what came is kept, and the rest asked for
+            if isinstance(error, _TryAgain):
+                raise
+            raise _TryAgain(f"{type(error).__name__}: {error}") from error
         except ValueError as error:
             raise PolicyGarbage(f"{self._base}: the answer is not JSON: {error}") from error
         reason = _FINISH.get(finish, "stop")
@@ -261,6 +263,8 @@ class VLLMEngine(TokenEngine):
 
     def _read(self, answer: Any, prompt: list[int]) -> _Piece:
         try:
+            if "error" in answer:  # in the middle of a stream, where no status can say it
+                raise _TryAgain(f"the server reports {str(answer['error'])[:300]}")
             if not answer["choices"]:
                 return _Piece([], [], None)
             choice = answer["choices"][0]

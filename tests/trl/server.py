@@ -41,6 +41,8 @@ class Server:
     """Request number -> after how many of its tokens it is aborted."""
     break_at: dict[int, int] = field(default_factory=dict)
     """Request number -> after how many of its tokens the connection breaks."""
+    error_at: dict[int, int] = field(default_factory=dict)
+    """Request number -> after how many of its tokens the stream reports an error."""
     refuse: int = 0
     """Requests that get a 503 from now on."""
     hang: bool = False
@@ -126,6 +128,9 @@ class Server:
                 self.version += 1
             if self.break_at.get(number) == count:
                 raise ConnectionResetError
+            if self.error_at.get(number) == count:
+                yield [], [], "engine died"
+                return
             if self.abort_at.get(number) == count:
                 yield [], [], "abort"
                 return
@@ -211,7 +216,10 @@ async def _stream(writer: asyncio.StreamWriter, pieces: Any) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n")
     writer.write(b"transfer-encoding: chunked\r\n\r\n")
     async for ids, logprobs, finish in pieces:
-        _chunk(writer, f"data: {json.dumps(_choice(ids, logprobs, finish))}\n\n".encode())
+        answer = _choice(ids, logprobs, finish)
+        if finish == "engine died":
+            answer = {"error": {"message": finish, "code": 500}}
+        _chunk(writer, f"data: {json.dumps(answer)}\n\n".encode())
         await writer.drain()
     _chunk(writer, b"data: [DONE]\n\n")
     _chunk(writer, b"")

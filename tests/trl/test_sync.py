@@ -153,6 +153,41 @@ def test_without_a_deriver_the_trainers_own_advantages_stay(tiny: Tiny, tmp_path
     assert log["rewards/outcome/mean"] == log["reward"]
 
 
+def test_evaluation_has_groups_of_its_own_size(tiny: Tiny, tmp_path: Path) -> None:
+    """Evaluating runs sessions too, with the trainer's number of them, and leaves weights alone."""
+    with GRPOSpec(SPEC, tasks(2), tmp_path / "run", samples=4) as spec:
+        options = {"num_generations_eval": 2, "per_device_eval_batch_size": 4}
+        trainer = step_trainer(tiny, spec, tmp_path, **options)
+        trainer.train()
+        found = trainer.evaluate(spec.train_dataset)
+    assert 0 <= found["eval_reward"] <= 1
+    with Run(tmp_path / "run/process0/groups-of-2") as run:
+        versions = {
+            int(turn.tokens.version_low[0])
+            for summary in run.summaries()
+            for turn in run.session(summary.record.id).turns
+            if turn.tokens is not None
+        }
+        assert len(list(run.groups())) == 2
+    assert versions == {1}
+
+
+def test_a_batch_has_a_deadline(tiny: Tiny, tmp_path: Path) -> None:
+    """An engine that hangs ends the batch in time, and nothing is left running."""
+
+    def stuck(trainer: Any) -> FakeEngine:
+        renderer = TemplateRenderer(tiny.tokenizer)
+        return FakeEngine(["yes"], renderer=renderer, faults=[Fault(call=0, kind="hang")])
+
+    opened, closed = Words.opened, Words.closed
+    settings: dict[str, Any] = {"samples": 4, "engine": stuck, "batch_seconds": 1.0}
+    with GRPOSpec(SPEC, tasks(2), tmp_path / "run", **settings) as spec:
+        with pytest.raises(TimeoutError):
+            step_trainer(tiny, spec, tmp_path, parity_tolerance=None).train()
+    assert Words.opened - opened == Words.closed - closed > 0
+    assert [t.name for t in threading.enumerate() if t.name.startswith("trajgym")] == []
+
+
 def test_failed_sessions_are_left_out_of_the_mean(tiny: Tiny, tmp_path: Path) -> None:
     """A session whose engine failed is no row of zeros: its reward is None, its group shrinks."""
 

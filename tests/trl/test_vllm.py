@@ -104,9 +104,12 @@ async def test_an_aborted_response_goes_on(server: Server, prompt: list[int]) ->
     assert sum(s.length for s in got.segments) == 8
 
 
-async def test_a_broken_stream_keeps_what_came(server: Server, prompt: list[int]) -> None:
+@pytest.mark.parametrize("trouble", ["break_at", "error_at"])
+async def test_a_broken_stream_keeps_what_came(
+    server: Server, prompt: list[int], trouble: str
+) -> None:
     """A stream that breaks is continued; not a token of it is sampled twice or lost."""
-    server.break_at[0] = 4
+    getattr(server, trouble)[0] = 4
     got = await ask(engine(server, stream=True), prompt)
     assert list(got.ids) == server.answered[0].ids + server.answered[1].ids
     assert len(server.answered[0].ids) == 4
