@@ -49,8 +49,14 @@ def flash(
     """Causal attention of each piece's queries, the last of which sees all the piece's keys.
 
     Args:
-        query: ``[N, heads, size]`` of 16 bits; ``key`` and ``value``: ``[K, fewer heads, size]``.
-        query_starts: int32 ``[pieces + 1]``; ``key_starts`` alike.
+        query: ``[N, heads, size]``, of 16 bits as the other two.
+        key: ``[K, heads, size]``, or a divisor of as many heads.
+        value: as ``key``.
+        query_starts: int32 ``[pieces + 1]``.
+        key_starts: int32 ``[pieces + 1]``.
+        longest_query: of a piece.
+        longest_key: of a piece.
+        softmax_scale: one over the root of the size if None.
     """
     import torch
 
@@ -132,8 +138,7 @@ def plain(query: Any, key: Any, value: Any, query_starts: Any, key_starts: Any) 
 
     repeat, out = query.shape[1] // key.shape[1], []
     edges = zip(query_starts.tolist(), key_starts.tolist(), strict=True)
-    begins = list(edges)
-    for (q0, k0), (q1, k1) in itertools.pairwise(begins):
+    for (q0, k0), (q1, k1) in itertools.pairwise(edges):
         q = query[q0:q1].transpose(0, 1)
         k = key[k0:k1].repeat_interleave(repeat, 1).transpose(0, 1)
         v = value[k0:k1].repeat_interleave(repeat, 1).transpose(0, 1)
@@ -161,7 +166,7 @@ def _flash_works() -> bool:
         for exact in (False, True):
             given = [p.float() if exact else p.clone() for p in parts]
             for part in given:
-                part.requires_grad_(True)
+                part.requires_grad_()
             if exact:
                 out = plain(*given, query_starts, key_starts)
             else:
