@@ -100,6 +100,7 @@ if [[ -n $server ]] && kill -0 "$server" 2>/dev/null &&
     curl -fsS -m 5 "http://127.0.0.1:$port/health" >/dev/null 2>&1; then
     say "server of an earlier call is used, pid $server"
 else
+    end_job "$server"
     start_server
 fi
 start_driver "$@"
