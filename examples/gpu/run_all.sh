@@ -61,7 +61,7 @@ start_driver() {
     local left=$((end - SECONDS - 20))
     CUDA_VISIBLE_DEVICES=0 setsid python3 "$here/driver.py" --base "$model" --work "$work/runs" \
         --out "$out" --seconds "$left" --server "http://127.0.0.1:$port" \
-        ${PHASES:+--phases "$PHASES"} --prepare "${PREPARE:-}" -- "$@" >>"$work/driver.log" 2>&1 &
+        ${PHASES:+--phases "$PHASES"} "--prepare=${PREPARE:-}" -- "$@" >>"$work/driver.log" 2>&1 &
     driver=$!
     say "driver started, pid $driver, $left s left"
 }

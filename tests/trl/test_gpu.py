@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +19,13 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "gpu"))
 import attention
 import maze
 from lab import Call, busy
+from train_async import DERIVERS
 from train_sync import Gate
 
-from trajgym.rollout import ScriptedPolicy, collect
-from trajgym.trajectory import Run
+from tests.trl.tiny import said
+from trajgym.adapters._trl_harvest import Harvester
+from trajgym.rollout import FakeCall, Runner, ScriptedPolicy, TokenPolicy, collect
+from trajgym.trajectory import Message, Run, Store
 
 
 def _pieces() -> tuple[Any, Any, Any]:
@@ -103,3 +108,29 @@ def test_idle_time_of_the_engine() -> None:
     found = busy(calls, 0.0, 10.0)
     assert found["engine_idle_share"] == pytest.approx(0.6)
     assert found["sampled_tokens_per_s"] == pytest.approx(0.4)
+
+
+async def test_gigpo_tells_the_turns_of_a_maze_apart(tmp_path: Path) -> None:
+    """Attempts meet in the same states, so turns of one session get advantages of their own."""
+    chance = random.Random(0)
+
+    def towards(call: FakeCall) -> Message:
+        text = bytes(i for i in call.prompt_ids if i < 256).decode().rpartition("Door: ")[2]
+        wanted = re.findall(r"\d (\w+)", text)
+        ways = re.findall(r"[a-z]+", text.rpartition("Open: ")[2])
+        ways = [word for word in ways if word in maze.MOVES]
+        good = [word for word in wanted if word in ways]
+        return said(chance.choice(good if good and chance.random() < 0.6 else ways))
+
+    harvest = Harvester(DERIVERS["gigpo"], "auto", skip_flat=False)
+    samples: list[Any] = []
+    async with TokenPolicy.fake(towards) as policy, Store(tmp_path) as store:
+        async with Runner(maze.SPEC, maze.tasks(4), policy, store=store, samples=8) as runner:
+            async for sealed in runner:
+                samples += harvest(sealed).samples
+    by_session: dict[str, set[float]] = {}
+    for session, sample in samples:
+        by_session.setdefault(session, set()).add(round(sample.advantage, 6))
+    assert harvest.tally.sessions == 32 == harvest.tally.rows
+    assert harvest.tally.dropped.total() == 0
+    assert max(len(values) for values in by_session.values()) >= 4
