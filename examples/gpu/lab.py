@@ -111,9 +111,11 @@ class LoggedTransfer:
 
 def transfer_for(model: Any, url: str) -> LoggedTransfer:
     """Return TRL's NCCL transfer of a model's weights to a vLLM server."""
+    from accelerate import PartialState
     from trl.experimental.async_grpo.vllm_client import VLLMClient
     from trl.experimental.async_grpo.weight_transfer import WeightTransferClient
 
+    PartialState()  # TRL's client logs through accelerate, which refuses to before this
     parameters = list(model.named_parameters())
     manifest = {
         "names": [name for name, _ in parameters],
