@@ -3,6 +3,12 @@
 from trajgym.rollout._byte_renderer import ByteRenderer
 from trajgym.rollout._collect import CollectReport, collect
 from trajgym.rollout._engine import Generation, TokenEngine
+from trajgym.rollout._expansion import (
+    EntropyExpansion,
+    Expansion,
+    SurprisalExpansion,
+    TreeExpansion,
+)
 from trajgym.rollout._fake_engine import FakeCall, FakeEngine, Fault
 from trajgym.rollout._local import LocalEngine, LocalPolicy
 from trajgym.rollout._openai import OpenAIPolicy
@@ -26,6 +32,8 @@ from trajgym.rollout._token_policy import TokenPolicy
 __all__ = [
     "ByteRenderer",
     "CollectReport",
+    "EntropyExpansion",
+    "Expansion",
     "FakeCall",
     "FakeEngine",
     "Fault",
@@ -48,9 +56,11 @@ __all__ = [
     "Runner",
     "ScriptedPolicy",
     "SealedGroup",
+    "SurprisalExpansion",
     "TemplateRenderer",
     "TokenEngine",
     "TokenPolicy",
+    "TreeExpansion",
     "call",
     "collect",
     "find_smollm2",
