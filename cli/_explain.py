@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["draw", "print_explanation", "span_values"]
 
+_NOISE = 1e-12
+
 
 def print_explanation(
     console: Console, deriver: Deriver, values: Rewards | Advantages, tree: SessionTree
@@ -45,7 +47,7 @@ def print_explanation(
             str(turn.attempt),
             "-" if turn.parent is None else str(turn.parent),
             Text(_deed(turn), overflow="ellipsis"),
-            *(f"{number:+.4g}" for number in numbers),
+            *(f"{_rounded(number):+.4g}" for number in numbers),
             Text(", ".join(f"{name} {value:+.4g}" for name, value in part.spans.items())),
         )
     console.print(table)
@@ -87,6 +89,11 @@ def span_values(values: Rewards | Advantages, session: str) -> list[tuple[int, s
         for k in range(first, stop)
         if values.spans[k] != 0
     ]
+
+
+def _rounded(number: float) -> float:
+    """Return 0 for what is left where terms cancel out."""
+    return number if abs(number) > _NOISE else 0.0
 
 
 def _deed(turn: Turn) -> str:
