@@ -39,9 +39,10 @@ from trajgym.rollout._renderer import Parsed, Renderer
 from trajgym.rollout._retry import Retry
 from trajgym.rollout._runner import Progress, Runner, SealedGroup, group_id
 from trajgym.rollout._scripted import ScriptedPolicy, call, say
-from trajgym.rollout._smollm2 import LoadedModel, find_smollm2, load_smollm2
+from trajgym.rollout._smollm2 import LoadedModel, find_smollm2, load_smollm2, save_smollm2
 from trajgym.rollout._template import TemplateRenderer
 from trajgym.rollout._token_policy import TokenPolicy
+from trajgym.rollout._vllm import VersionSource, VLLMEngine
 from trajgym.rollout._vote_judge import VoteJudge, majority
 
 __all__ = [
@@ -90,6 +91,8 @@ __all__ = [
     "Trace",
     "TraceStep",
     "TreeExpansion",
+    "VLLMEngine",
+    "VersionSource",
     "VoteJudge",
     "annotate",
     "call",
@@ -100,5 +103,6 @@ __all__ = [
     "load_smollm2",
     "majority",
     "renderer_for",
+    "save_smollm2",
     "say",
 ]

@@ -203,14 +203,14 @@ class LocalEngine(TokenEngine):
         if stop.is_set() or self._closing.is_set():
             return None
         out = self._model(
-            input_ids=torch.tensor([chunk]),
+            input_ids=torch.tensor([chunk], device=self._model.device),
             use_cache=True,
             logits_to_keep=keep,
             **{self._cache_argument: held.cache},
         )
         held.ids.extend(chunk)
         self.computed_tokens += len(chunk)
-        return out.logits[0].float()
+        return out.logits[0].float().cpu()
 
     def _take(self, session: str, prompt: list[int]) -> _Cached:
         """Return the session's cache, cut back to what the prompt shares with it."""
