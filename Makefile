@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # A CPU build of PyTorch is enough for every test; set TORCH= to take what the extra asks for.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test test-local test-trl lint format bench clean
+.PHONY: demo test test-local test-trl test-verl lint format bench clean
 
 demo: $(VENV)/.demo  ## Real SWE tasks from collection to export, without a model key.
 	@if docker version >/dev/null 2>&1; then scripts/base-image.sh; fi || true
@@ -19,6 +19,9 @@ test-local: .venv-local/.ready  ## A real 135M model on this CPU, token-exact.
 
 test-trl:  ## TRL's own trainers, on this CPU.
 	TORCH='$(TORCH)' PYTHON='$(PYTHON)' scripts/test-trl.sh
+
+test-verl:  ## Our estimators against verl's own, on this CPU.
+	PYTHON=$(PYTHON) TORCH='$(TORCH)' scripts/test-verl.sh
 
 lint: $(VENV)/.dev  ## Style, types (strict), and the import contract.
 	$(BIN)/ruff check .

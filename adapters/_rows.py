@@ -9,7 +9,7 @@ import numpy as np
 
 from trajgym.adapters._files import Parquet
 from trajgym.adapters._stream import rows_of
-from trajgym.trajectory import ImageRef, MissingExtra, Stamp, TrainingRow
+from trajgym.trajectory import ImageRef, MissingExtra, RowSpan, Stamp, TrainingRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,8 @@ def export_rows(export: Export) -> None:
     columns = COMMON | {
         name: f"list:{kind}{'?' if name in _OPTIONAL else ''}" for name, kind in _ARRAYS.items()
     }
-    columns |= {"reward_stamp": "string?", "advantage_stamp": "string?", "images": "string"}
+    columns |= {"reward_stamp": "string?", "advantage_stamp": "string?"}
+    columns |= {"images": "string", "spans": "string"}
     with Parquet(export.file("rows.parquet"), columns) as sink:
         for _, rows in rows_of(export):
             for row in rows:
@@ -64,6 +65,7 @@ def export_rows(export: Export) -> None:
                 for name in _OPTIONAL:
                     record[f"{name}_stamp"] = _dump(getattr(row, f"{name}_stamp"))
                 record["images"] = json.dumps(row.images)
+                record["spans"] = json.dumps(row.spans)
                 sink.write(record)
                 export.report.count(synthetic=row.synthetic)
 
@@ -92,6 +94,7 @@ def _row(record: dict[str, Any]) -> TrainingRow:
         record[f"{name}_stamp"] = _load(record[f"{name}_stamp"])
     record["turns"] = tuple(record["turns"])
     record["images"] = tuple(ImageRef(*image) for image in json.loads(record["images"]))
+    record["spans"] = tuple(RowSpan(*span) for span in json.loads(record.get("spans", "[]")))
     return TrainingRow(**record)
 
 

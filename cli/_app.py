@@ -135,11 +135,52 @@ def reward(
         Optional[list[str]],  # noqa: UP045
         typer.Option("--set", metavar="KEY=VALUE", help="Setting of the deriver."),
     ] = None,
+    explain: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="SESSION", help="Print what each turn's value is made of."),
+    ] = None,
+    plot: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            metavar="FILE",
+            help="Draw a group's values (.png, .svg); with --explain, the tree of that session.",
+        ),
+    ] = None,
 ) -> None:
     """Derive rewards or advantages and keep them in the run."""
     from trajgym.cli._reward import run_reward
 
-    run_reward(run, name, parse_settings(settings))
+    run_reward(run, name, parse_settings(settings), explained=explain, plot=plot)
+
+
+@app.command()
+def annotate(
+    run: RunPath,
+    name: Annotated[str, typer.Option("--with", metavar="JUDGE", help="votes, hints.")],
+    model: Annotated[str, typer.Option(help="The judge, at the endpoint.")],
+    base_url: Annotated[Optional[str], typer.Option(help="OpenAI-compatible endpoint.")] = None,  # noqa: UP045
+    votes: Annotated[int, typer.Option(help="How often each turn is judged.")] = 3,
+    concurrency: Annotated[int, typer.Option(help="Turns judged at once.")] = 8,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
+    api_key_env: Annotated[
+        str, typer.Option(help="Environment variable that holds the API key.")
+    ] = "OPENAI_API_KEY",
+) -> None:
+    """Let a model judge recorded turns; derivers read what it finds. The same command resumes."""
+    from trajgym.cli._annotate import AnnotateOptions, run_annotate
+
+    run_annotate(
+        AnnotateOptions(
+            run=run,
+            judge=name,
+            model=model,
+            base_url=base_url,
+            votes=votes,
+            concurrency=concurrency,
+            temperature=temperature,
+            api_key_env=api_key_env,
+        ),
+    )
 
 
 @app.command()

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from trajgym.adapters import export
-from trajgym.rewards import Advantages, Deriver, Rewards, TurnTable, get_deriver
+from trajgym.cli._explain import draw, print_explanation, span_values
+from trajgym.cli._show import find_session
+from trajgym.rewards import Advantages, Deriver, Rewards, get_deriver
 from trajgym.trajectory import Run, Store
 
 if TYPE_CHECKING:
@@ -26,33 +28,62 @@ def derive(run: Run, deriver: Deriver) -> Rewards | Advantages:
     groups = [group for group in run.groups() if group.sealed]
     members = {member.session for group in groups for member in group.members}
     sessions = (tree for tree in run.sessions() if tree.record.id in members)
-    return deriver.derive(TurnTable.build(groups, sessions, digests=deriver.needs_digests))
+    return deriver.derive(deriver.table(groups, sessions))
 
 
-def run_reward(path: Path, name: str, settings: dict[str, Any]) -> None:
-    """Derive, keep the values in the run, and say what came out."""
+def run_reward(
+    path: Path,
+    name: str,
+    settings: dict[str, Any],
+    *,
+    explained: str | None = None,
+    plot: Path | None = None,
+) -> None:
+    """Derive, keep the values in the run, and say what came out.
+
+    Args:
+        path: of the run.
+        name: of the deriver.
+        settings: of the deriver.
+        explained: a session, or the start of its id, whose turns' terms are printed.
+        plot: where a picture goes: of the explained session's tree, else of the run's only group.
+
+    Raises:
+        InvalidInput: there is no such session, or nothing or too much to draw.
+    """
     console = Console()
     deriver = get_deriver(name, **settings)
     with Run(path) as run:
+        session = None if explained is None else find_session(run, explained)
         values = derive(run, deriver)
-    kind = type(values).__name__.lower()
-    with Store(path) as store:
-        for session in values.table.sessions:
-            body = {
-                "kind": kind,
-                "deriver": deriver.stamp.deriver,
-                "settings": deriver.stamp.settings,
-                "values": values.of(session).tolist(),
-            }
-            store.put_derived(session, name, json.dumps(body).encode())
+        tree = None if session is None else run.session(session)
+    if tree is not None:
+        print_explanation(console, deriver, values, tree)
+    if plot is not None:
+        console.print(draw(values, session, plot), highlight=False, soft_wrap=True)
+    _keep(path, name, values)
     total, n, m = float(values.values.sum()), len(values.table), len(values.table.sessions)
     nonzero = int((values.values != 0).sum())
+    spans = "" if values.spans is None else f", {int((values.spans != 0).sum())} spans"
     console.print(
-        f"{kind} of {name}: {n} turns of {m} sessions, {nonzero} not zero, "
-        f"sum {total:g}. Kept in {path} under {name!r}.",
+        f"{type(values).__name__.lower()} of {name}: {n} turns of {m} sessions, {nonzero} not "
+        f"zero{spans}, sum {total:g}. Kept in {path} under {name!r}.",
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _keep(path: Path, name: str, values: Rewards | Advantages) -> None:
+    with Store(path) as store:
+        for session in values.table.sessions:
+            body = {
+                "kind": type(values).__name__.lower(),
+                "deriver": values.stamp.deriver,
+                "settings": values.stamp.settings,
+                "values": values.of(session).tolist(),
+                "spans": span_values(values, session),
+            }
+            store.put_derived(session, name, json.dumps(body).encode())
 
 
 def export_run(

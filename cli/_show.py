@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from trajgym.trajectory import Attempt, Message, SessionTree, Turn
 
-__all__ = ["print_run", "show_run", "show_session", "status_text"]
+__all__ = ["find_session", "print_run", "show_run", "show_session", "status_text"]
 
 _SHORT = 1200
 """Characters of one text that are shown without ``--full``."""
@@ -80,7 +80,7 @@ def show_session(path: Path, session: str, *, full: bool) -> None:
     """
     console = Console()
     with Run(path) as run:
-        tree = run.session(_complete(run, session))
+        tree = run.session(find_session(run, session))
         derived = _values(run.derived(tree.record.id))
     for line in _head(tree):
         console.print(line)
@@ -98,7 +98,12 @@ def show_session(path: Path, session: str, *, full: bool) -> None:
             console.print(_turn(turn, derived, full=full))
 
 
-def _complete(run: Run, start: str) -> str:
+def find_session(run: Run, start: str) -> str:
+    """Return the id of the session that is called, or whose id alone begins, like this.
+
+    Raises:
+        InvalidInput: no session does, or several do.
+    """
     ids = [summary.record.id for summary in run.summaries()]
     if start in ids:
         return start
@@ -119,7 +124,7 @@ def _head(tree: SessionTree) -> Iterator[RenderableType]:
             yield Panel(Text(text_of(message)), title=message["role"], title_align="left")
 
 
-def _turn(turn: Turn, derived: dict[str, list[float]], *, full: bool) -> RenderableType:
+def _turn(turn: Turn, derived: dict[str, dict[int, str]], *, full: bool) -> RenderableType:
     parts: list[RenderableType] = []
     if turn.edge in {"rewrite", "spawn", "return"} and turn.parent is not None:
         parts += [_message(message, full=full, style="dim") for message in turn.context]
@@ -153,12 +158,19 @@ def _message(message: Message, *, full: bool, style: str = "") -> Text:
     return text.append(_shorten(text_of(message), full=full), style=style)
 
 
-def _values(derived: dict[str, bytes]) -> dict[str, list[float]]:
-    """Return what `trajgym reward` kept for a session: values per turn, by deriver."""
-    return {name: json.loads(body)["values"] for name, body in derived.items()}
+def _values(derived: dict[str, bytes]) -> dict[str, dict[int, str]]:
+    """Return what `trajgym reward` kept for a session, as text by deriver and turn."""
+    found: dict[str, dict[int, str]] = {}
+    for name, body in derived.items():
+        kept = json.loads(body)
+        texts = {turn: f"{value:+.3g}" for turn, value in enumerate(kept["values"])}
+        for turn, span, value in kept.get("spans", ()):
+            texts[turn] += f", {span} {value:+.3g}"
+        found[name] = texts
+    return found
 
 
-def _title(turn: Turn, derived: dict[str, list[float]]) -> str:
+def _title(turn: Turn, derived: dict[str, dict[int, str]]) -> str:
     words = [f"turn {turn.index}"]
     if turn.edge != "continue":
         words.append(f"{turn.edge} of {turn.parent}")
@@ -174,9 +186,9 @@ def _title(turn: Turn, derived: dict[str, list[float]]) -> str:
         words.append("synthetic")
     if turn.reward is not None:
         words.append(f"reward {turn.reward:+g}")
-    for name, values in derived.items():
-        if turn.index < len(values):
-            words.append(f"{name} {values[turn.index]:+.3g}")
+    for name, texts in derived.items():
+        if turn.index in texts:
+            words.append(f"{name} {texts[turn.index]}")
     return escape(" · ".join(words))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +15,7 @@ from trajgym.trajectory import (
     Message,
     SessionRecord,
     SessionTree,
+    Status,
     Turn,
     TurnTokens,
     check_message,
@@ -50,6 +52,20 @@ class Ledger:
         self.attempts.append(attempt)
         await self.put_attempt(attempt)
         return attempt
+
+    async def add_failed_fork(self, forked_at: int | None, cause: str, error: str) -> None:
+        """Keep an attempt that ended before it began."""
+        attempt = Attempt(
+            index=len(self.attempts),
+            forked_at=forked_at,
+            leaf=forked_at,
+            status=Status("failed", "fork"),
+            cause=replace_surrogates(cause),
+            error=replace_surrogates(error),
+            ended_at=time.time(),
+        )
+        self.attempts.append(attempt)
+        await self.put_attempt(attempt)
 
     async def put_attempt(self, attempt: Attempt) -> None:
         """Keep an attempt's newer state."""

@@ -329,6 +329,10 @@ class Session:
         self._forks.append(rival)
         return rival
 
+    async def add_failed_fork(self, turn: int | None, cause: str, error: str = "") -> None:
+        """Record a rival attempt that could not be opened, as ``failed:fork``."""
+        await self._ledger.add_failed_fork(turn, cause, error)
+
     # Life cycle ---------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:

@@ -1,6 +1,7 @@
 """Derivers: what each turn of a recorded session was worth."""
 
 from trajgym.rewards._apply import apply
+from trajgym.rewards._certificate import CertificateReward
 from trajgym.rewards._check import check_deriver
 from trajgym.rewards._deriver import Deriver, get_deriver, list_derivers
 from trajgym.rewards._errors import DeriverFault, UnknownDeriver
@@ -23,9 +24,11 @@ from trajgym.rewards._length import SoftOverlong, StepPenalty
 from trajgym.rewards._matcher import SimilarityMatcher, similarity
 from trajgym.rewards._ms_grpo import MSGRPO
 from trajgym.rewards._mt_grpo import MTGRPO
+from trajgym.rewards._next_state import DirectiveHints, NextStateVotes, VoteRewards
 from trajgym.rewards._outcome import OutcomeReturn, OutcomeReward
 from trajgym.rewards._plot import plot_group, plot_tree
 from trajgym.rewards._returns import ReturnToGo, Stepwise
+from trajgym.rewards._rloo import RLOO
 from trajgym.rewards._roc import (
     GRPORoC,
     Penalty,
@@ -37,7 +40,7 @@ from trajgym.rewards._roc import (
     wanted_counts,
 )
 from trajgym.rewards._srl import SRL
-from trajgym.rewards._table import SPAN_KINDS, PrefixRule, Texts, TurnTable
+from trajgym.rewards._table import SPAN_KINDS, PrefixRule, Signal, Texts, TurnTable
 from trajgym.rewards._toolpo import ToolPO
 from trajgym.rewards._tools import ToolCalls
 from trajgym.rewards._tree_grpo import TreeBudget, TreeGRPO, tree_budget, tree_diff_scores
@@ -51,11 +54,14 @@ __all__ = [
     "IGPO",
     "MSGRPO",
     "MTGRPO",
+    "RLOO",
     "SPAN_KINDS",
     "SRL",
     "Advantages",
+    "CertificateReward",
     "Deriver",
     "DeriverFault",
+    "DirectiveHints",
     "DynamicSampling",
     "Estimator",
     "Explained",
@@ -65,6 +71,7 @@ __all__ = [
     "GiGPO",
     "InformationGain",
     "Kept",
+    "NextStateVotes",
     "OutcomeReturn",
     "OutcomeReward",
     "Penalty",
@@ -72,6 +79,7 @@ __all__ = [
     "ResampleOnCorrect",
     "ReturnToGo",
     "Rewards",
+    "Signal",
     "SimilarityMatcher",
     "SoftOverlong",
     "SpreadFilter",
@@ -86,6 +94,7 @@ __all__ = [
     "TurnGAE",
     "TurnTable",
     "UnknownDeriver",
+    "VoteRewards",
     "ZeroAdvantage",
     "adaptive_lambda",
     "apply",

@@ -13,6 +13,8 @@ from trajgym.rewards._table import SPAN_KINDS, Flags, Ints, Texts
 from trajgym.trajectory import InvalidInput, attempt_turns
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trajgym.trajectory import Attempt, Group, SessionTree, Turn
 
 __all__ = ["TableBuilder"]
@@ -70,7 +72,7 @@ _DTYPES: dict[str, type[np.generic]] = {
 class TableBuilder:
     """Collects the columns; a list per kind of row until all sessions are read."""
 
-    def __init__(self, *, digests: bool, texts: bool) -> None:
+    def __init__(self, *, digests: bool, texts: bool, signals: Sequence[str]) -> None:
         self._groups: dict[str, int] = {}
         self._group_of: dict[str, int] = {}
         self._left: set[str] = set()
@@ -87,6 +89,9 @@ class TableBuilder:
         self._states: dict[bytes, int] = {}
         self._state_codes: list[int] = []
         self._texts: list[tuple[str, str | None, str]] | None = [] if texts else None
+        self._signal_names = tuple(signals)
+        self._signals: list[list[float | None]] = [[] for _ in signals]
+        self._span_signals: list[list[float]] = [[] for _ in signals]
 
     def add_group(self, group: Group) -> None:
         """Note a group and its members.
@@ -130,6 +135,7 @@ class TableBuilder:
             self._add_turn(turn, group, depths[-1], name, scored=turn.index in scored)
             self._add_spans(turn)
             self._add_asked(tree, turn, depths[-1])
+            self._add_signals(turn, f"session {name}: turn {turn.index}")
         self._starts.append(start + len(tree.turns))
 
     def _add_attempt(self, tree: SessionTree, attempt: Attempt, group: int) -> bool:
@@ -216,6 +222,12 @@ class TableBuilder:
             expert = _facts.expert_text(turn, depth, tree.attempts[turn.attempt])
             self._texts.append((_facts.action_text(turn), expert, _facts.state_text(tree, turn)))
 
+    def _add_signals(self, turn: Turn, where: str) -> None:
+        for at, name in enumerate(self._signal_names):
+            value, spans = _facts.signal(turn, name, where)
+            self._signals[at].append(value)
+            self._span_signals[at] += spans
+
     def columns(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
         columns: dict[str, Any] = {
@@ -237,14 +249,25 @@ class TableBuilder:
         columns["last"] = _last(columns["attempt_leaf"], len(self._turns))
         if self._digests is not None:
             columns["state_codes"] = np.array(self._state_codes, dtype=np.int64)
+        if self._signal_names:
+            columns |= self._signal_columns()
         for values in columns.values():
             values.flags.writeable = False
+        columns["signal_names"] = self._signal_names
         columns["sessions"] = tuple(self._places)
         columns["groups"] = tuple(self._groups)
         columns["digests"] = None if self._digests is None else tuple(self._digests)
         columns["texts"] = self._text_columns()
         columns["_places"] = self._places
         return columns
+
+    def _signal_columns(self) -> dict[str, Any]:
+        given = self._signals
+        return {
+            "signal_values": np.array([[v or 0.0 for v in row] for row in given], np.float64),
+            "signal_known": np.array([[v is not None for v in row] for row in given], np.bool_),
+            "signal_spans": np.array(self._span_signals, np.float64),
+        }
 
     def _session_order(self) -> Ints:
         names = list(self._places)

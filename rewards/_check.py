@@ -193,5 +193,11 @@ def _turn(index: int, rng: np.random.Generator) -> Turn:
             "gold_logprob": -float(rng.integers(1, 8)) / 4,
             "value": float(rng.integers(4)) / 4,
             "expert_action": f"say {int(rng.integers(4))}",
+            "vote": int(rng.integers(-1, 2)),
+            "hint_gaps": rng.normal(size=4).tolist(),
+            "certificate_score": float(rng.integers(2)),
+            "certificate_valid": float(rng.integers(2)),
+            "certificate_false_accept": 0.25,
+            "certificate_false_reject": 0.125,
         },
     )

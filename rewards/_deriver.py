@@ -44,12 +44,20 @@ class Deriver(BaseModel, ABC):
     """True if it reads ``table.observation`` or ``table.state``."""
     needs_texts: ClassVar[bool] = False
     """True if it reads ``table.text``."""
+    needs_signals: ClassVar[tuple[str, ...]] = ()
+    """Names of the signals that it reads with ``table.signal``."""
 
     def table(self, groups: Iterable[Group], sessions: Iterable[SessionTree]) -> TurnTable:
         """Return the table of these sessions with everything that this deriver reads."""
         from trajgym.rewards._table import TurnTable
 
-        return TurnTable.build(groups, sessions, digests=self.needs_digests, texts=self.needs_texts)
+        return TurnTable.build(
+            groups,
+            sessions,
+            digests=self.needs_digests,
+            texts=self.needs_texts,
+            signals=self.needs_signals,
+        )
 
     @abstractmethod
     def derive(self, table: TurnTable) -> Rewards | Advantages:

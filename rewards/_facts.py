@@ -13,6 +13,8 @@ import numpy as np
 from trajgym.trajectory import InvalidInput, text_of, tool_calls_of
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from trajgym.trajectory import Attempt, SessionTree, Turn
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "expert_text",
     "format_ok",
     "number",
+    "signal",
     "state_digest",
     "state_text",
     "surprisal",
@@ -67,6 +70,37 @@ def number(turn: Turn, name: str, where: str) -> float | None:
             f"{where}: signal {name} is {given!r:.60}; expected a finite number or a list of them",
         )
     return found
+
+
+def signal(turn: Turn, name: str, where: str) -> tuple[float | None, list[float]]:
+    """Return a signal's number for the turn (None if there is none) and for each of its spans.
+
+    Raises:
+        InvalidInput: it is no finite number, and no list of them with one for each response id.
+    """
+    spans = turn.tokens.spans if turn.tokens is not None else ()
+    given = turn.signals.get(name)
+    if not isinstance(given, list):
+        found = number(turn, name, where)
+        return found, [found or 0.0] * len(spans)
+    size = turn.tokens.response_ids.size if turn.tokens is not None else 0
+    try:
+        values = np.array(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        values = np.zeros(0)
+    if values.shape != (size,) or size == 0 or not np.isfinite(values).all():
+        raise InvalidInput(
+            f"{where}: signal {name} is a list of {len(given)}; expected a finite number for each "
+            f"of the {size} response ids",
+        )
+    assert turn.tokens is not None
+    sampled = turn.tokens.sampled_mask
+    inside = [slice(span.start, span.end) for span in spans]
+    return _mean(values[sampled]), [_mean(values[one][sampled[one]]) for one in inside]
+
+
+def _mean(values: npt.NDArray[np.float64]) -> float:
+    return float(values.mean()) if values.size else 0.0
 
 
 def surprisal(turn: Turn) -> float:

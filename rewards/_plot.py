@@ -58,7 +58,7 @@ def plot_group(values: TurnValues, group: str, path: Path) -> None:
 def plot_tree(values: TurnValues, session: str, path: Path) -> None:
     """Draw the tree of a session: a node per turn with its value, scores at the leaves.
 
-    Grey nodes are not scored.
+    Nodes carry the index of their turn; grey ones are not scored.
 
     Args:
         values: of any deriver.
@@ -110,7 +110,10 @@ def _draw_nodes(axes: Any, values: TurnValues, place: slice, rows: Any) -> None:
     )
     for turn in range(shown.size):
         text = f"{shown[turn]:+.2f}" if scored[turn] else "none"
-        axes.text(depths[turn], rows[turn], text, ha="center", va="center", fontsize=8, zorder=3)
+        at = (depths[turn], rows[turn])
+        axes.text(*at, text, ha="center", va="center", fontsize=8, zorder=3)
+        below = {"xytext": (0, -24), "textcoords": "offset points", "ha": "center"}
+        axes.annotate(f"turn {turn}", at, fontsize=7, color="0.4", **below)
     owner = table.session[place.start]
     for attempt in np.flatnonzero(table.attempt_session == owner).tolist():
         leaf = int(table.attempt_leaf[attempt]) - place.start

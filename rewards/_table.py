@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +11,20 @@ import numpy.typing as npt
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from trajgym.trajectory import Group, SessionTree
 
-__all__ = ["SPAN_KINDS", "Doubles", "Flags", "Ints", "PrefixRule", "Texts", "TurnTable"]
+__all__ = [
+    "SPAN_KINDS",
+    "Doubles",
+    "Flags",
+    "Ints",
+    "PrefixRule",
+    "Signal",
+    "Texts",
+    "TurnTable",
+]
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -24,6 +33,21 @@ PrefixRule: TypeAlias = Literal["mean", "sum"]
 
 SPAN_KINDS = ("tool_call", "reasoning", "fold", "answer")
 """What the codes in ``span_kind`` stand for."""
+
+
+class Signal(NamedTuple):
+    """A signal of the turns, as numbers.
+
+    A signal is a number, or a list with one number for each response id. Of a list, a turn and a
+    span have the mean over their sampled ids; a number holds for the turn and all of its spans.
+    """
+
+    values: Doubles
+    """float64 ``[N]``, of each turn; 0 where it has none."""
+    known: Flags
+    """Bool ``[N]``."""
+    spans: Doubles
+    """float64 ``[K]``, of each span; 0 where its turn has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +133,10 @@ class TurnTable:
         digests: sha256 (hex) of each turn's observation, or None if they were not asked for.
         state_codes: int64 ``[N]``, equal where the policy saw the same before it acted, or None.
         texts: see `Texts`, or None if they were not asked for.
+        signal_names: the signals that were asked for; see :meth:`signal`.
+        signal_values: float64 ``[Q, N]``.
+        signal_known: bool ``[Q, N]``.
+        signal_spans: float64 ``[Q, K]``.
     """
 
     sessions: tuple[str, ...]
@@ -158,6 +186,10 @@ class TurnTable:
     digests: tuple[str, ...] | None = None
     state_codes: Ints | None = None
     texts: Texts | None = None
+    signal_names: tuple[str, ...] = ()
+    signal_values: Doubles | None = None
+    signal_known: Flags | None = None
+    signal_spans: Doubles | None = None
     _places: dict[str, int] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -168,6 +200,7 @@ class TurnTable:
         *,
         digests: bool = False,
         texts: bool = False,
+        signals: Sequence[str] = (),
     ) -> TurnTable:
         """Read sessions one by one into columns; the trees themselves are not kept.
 
@@ -178,6 +211,7 @@ class TurnTable:
                 costs two canonical JSONs and hashes per turn).
             texts: also keep the texts of actions, experts' actions and states (needed by
                 similarity-based derivers).
+            signals: names of signals to keep as numbers (see `Signal`).
 
         Raises:
             InvalidInput: an open group, a session given twice, or a score or signal that is not
@@ -185,7 +219,7 @@ class TurnTable:
         """
         from trajgym.rewards._build import TableBuilder
 
-        builder = TableBuilder(digests=digests, texts=texts)
+        builder = TableBuilder(digests=digests, texts=texts, signals=signals)
         for group in groups:
             builder.add_group(group)
         for tree in sessions:
@@ -237,6 +271,21 @@ class TurnTable:
         if self.texts is None:
             raise InvalidInput("this table has no texts: build it with texts=True")
         return self.texts
+
+    def signal(self, name: str) -> Signal:
+        """Return a signal of the turns and spans.
+
+        Raises:
+            InvalidInput: the table was built without it.
+        """
+        if name not in self.signal_names or self.signal_values is None:
+            raise InvalidInput(
+                f"this table lacks signal {name!r}: build it with signals=[{name!r}]"
+            )
+        assert self.signal_known is not None
+        assert self.signal_spans is not None
+        at = self.signal_names.index(name)
+        return Signal(self.signal_values[at], self.signal_known[at], self.signal_spans[at])
 
     @property
     def member_counted(self) -> Flags:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from trajgym.rewards._deriver import Deriver
+from trajgym.rewards._spans import outermost
 from trajgym.rewards._stats import Convention, group_relative, grouped_attempts
 from trajgym.rewards._table import SPAN_KINDS
 from trajgym.rewards._values import Advantages
@@ -108,15 +109,4 @@ def _selected(table: TurnTable) -> Flags:
 
     M is 0 or 1: a call written inside a fold must not count twice.
     """
-    kinds = (table.span_kind == _CALL) | (table.span_kind == _FOLD)
-    chosen = np.flatnonzero(kinds)
-    turn, end = table.span_turn[chosen], table.span_end[chosen]
-    order = np.lexsort((-end, table.span_start[chosen], turn))
-    width = int(end.max(initial=0)) + 1
-    reach = turn[order] * width + end[order]
-    covered = np.zeros(chosen.size, dtype=np.bool_)
-    if chosen.size:
-        covered[order[1:]] = reach[1:] <= np.maximum.accumulate(reach)[:-1]
-    selected = np.zeros(kinds.size, dtype=np.bool_)
-    selected[chosen] = ~covered
-    return selected
+    return outermost(table, (table.span_kind == _CALL) | (table.span_kind == _FOLD))

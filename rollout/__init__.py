@@ -1,9 +1,29 @@
 """Driving sessions: policies, engines, renderers and the runner."""
 
+from trajgym.rollout._annotate import Annotated, AnnotateReport, Annotator, annotate
 from trajgym.rollout._byte_renderer import ByteRenderer
+from trajgym.rollout._certificate import (
+    Analysis,
+    Certificate,
+    Citation,
+    Counterexample,
+    ErrorRates,
+    Premise,
+    Trace,
+    TraceStep,
+    check_certificate,
+)
+from trajgym.rollout._certificate_judge import CertificateCase, CertificateJudge
 from trajgym.rollout._collect import CollectReport, collect
 from trajgym.rollout._engine import Generation, TokenEngine
+from trajgym.rollout._expansion import (
+    EntropyExpansion,
+    Expansion,
+    SurprisalExpansion,
+    TreeExpansion,
+)
 from trajgym.rollout._fake_engine import FakeCall, FakeEngine, Fault
+from trajgym.rollout._hint_judge import HintJudge
 from trajgym.rollout._local import LocalEngine, LocalPolicy
 from trajgym.rollout._openai import OpenAIPolicy
 from trajgym.rollout._packaged import PackagedRenderer, renderer_for
@@ -23,14 +43,28 @@ from trajgym.rollout._smollm2 import LoadedModel, find_smollm2, load_smollm2, sa
 from trajgym.rollout._template import TemplateRenderer
 from trajgym.rollout._token_policy import TokenPolicy
 from trajgym.rollout._vllm import VersionSource, VLLMEngine
+from trajgym.rollout._vote_judge import VoteJudge, majority
 
 __all__ = [
+    "Analysis",
+    "AnnotateReport",
+    "Annotated",
+    "Annotator",
     "ByteRenderer",
+    "Certificate",
+    "CertificateCase",
+    "CertificateJudge",
+    "Citation",
     "CollectReport",
+    "Counterexample",
+    "EntropyExpansion",
+    "ErrorRates",
+    "Expansion",
     "FakeCall",
     "FakeEngine",
     "Fault",
     "Generation",
+    "HintJudge",
     "LoadedModel",
     "LocalEngine",
     "LocalPolicy",
@@ -43,22 +77,31 @@ __all__ = [
     "PolicyRejected",
     "PolicyRequest",
     "PolicyUnavailable",
+    "Premise",
     "Progress",
     "Renderer",
     "Retry",
     "Runner",
     "ScriptedPolicy",
     "SealedGroup",
+    "SurprisalExpansion",
     "TemplateRenderer",
     "TokenEngine",
     "TokenPolicy",
+    "Trace",
+    "TraceStep",
+    "TreeExpansion",
     "VLLMEngine",
     "VersionSource",
+    "VoteJudge",
+    "annotate",
     "call",
+    "check_certificate",
     "collect",
     "find_smollm2",
     "group_id",
     "load_smollm2",
+    "majority",
     "renderer_for",
     "save_smollm2",
     "say",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from trajgym.rollout._policy import PolicyRejected
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
@@ -57,6 +59,30 @@ class TokenEngine(ABC):
         Raises:
             trajgym.rollout.PolicyError: the engine gave no answer.
         """
+
+    async def score(
+        self,
+        prompt_ids: IntArray | Sequence[int],
+        response_ids: IntArray | Sequence[int],
+        *,
+        sampling: Sampling,
+    ) -> Sequence[float]:
+        """Return the log-prob (nats) of each given id after the prompt and the ids before it.
+
+        Optional: for teachers and for values of given answers. What :meth:`generate` sampled has
+        the same log-probs here, but for rounding.
+
+        Args:
+            prompt_ids: ``[P]`` ids, at least one.
+            response_ids: ``[N]`` ids.
+            sampling: the temperature that the log-probs are to be of.
+
+        Raises:
+            PolicyRejected: this engine can't.
+            trajgym.rollout.PolicyError: the engine gave no answer.
+        """
+        del prompt_ids, response_ids, sampling
+        raise PolicyRejected(f"engine {self.name!r} can't score given ids")
 
     async def close(self) -> None:
         """Free what the engine holds. Idempotent."""

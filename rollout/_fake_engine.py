@@ -186,6 +186,22 @@ class FakeEngine(TokenEngine):
         finally:
             self.running -= 1
 
+    async def score(
+        self,
+        prompt_ids: IntArray | Sequence[int],
+        response_ids: IntArray | Sequence[int],
+        *,
+        sampling: Sampling,
+    ) -> list[float]:
+        """See :meth:`TokenEngine.score`; exactly what :meth:`generate` gave for the same seed."""
+        prompt = [int(i) for i in prompt_ids]
+        state = _mix(f"{self._seed}:{sampling.seed}".encode(), prompt)
+        found = []
+        for identity in response_ids:
+            state = zlib.crc32(int(identity).to_bytes(4, "little"), state)
+            found.append(_logprob(state))
+        return found
+
     async def close(self) -> None:
         """Mark the engine as closed."""
         self.closed = True
@@ -250,7 +266,7 @@ class FakeEngine(TokenEngine):
             chosen = _letter(state, stop_ids) if planned is None else planned[len(run.ids)]
             state = zlib.crc32(chosen.to_bytes(4, "little"), state)
             run.ids.append(chosen)
-            run.logprobs.append(math.log(0.05 + 0.94 * _unit(state)))
+            run.logprobs.append(_logprob(state))
             run.versions.append(self.version)
             if chosen in stop_ids:
                 break
@@ -295,6 +311,10 @@ def _mix(seed: bytes, ids: Sequence[int]) -> int:
 def _unit(state: int) -> float:
     """Return a number in 0..1 that looks random."""
     return ((state * 2654435761) & 0xFFFFFFFF) / 0xFFFFFFFF
+
+
+def _logprob(state: int) -> float:
+    return math.log(0.05 + 0.94 * _unit(state))
 
 
 def _letter(state: int, stop_ids: Collection[int]) -> int:

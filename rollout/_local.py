@@ -105,6 +105,33 @@ class LocalEngine(TokenEngine):
         finally:
             stop.set()  # on cancellation the thread ends at the next token
 
+    async def score(
+        self,
+        prompt_ids: IntArray | Sequence[int],
+        response_ids: IntArray | Sequence[int],
+        *,
+        sampling: Sampling,
+    ) -> list[float]:
+        """See :meth:`TokenEngine.score`; log-probs of the same kind as those of :meth:`generate`.
+
+        Raises:
+            InvalidInput: the prompt is empty.
+            PolicyUnavailable: the engine is closed.
+        """
+        prompt, response = [int(i) for i in prompt_ids], [int(i) for i in response_ids]
+        if not prompt:
+            raise InvalidInput("score: the prompt is empty")
+        if self._closing.is_set():
+            raise PolicyUnavailable(f"engine {self.name!r} is closed")
+        stop = threading.Event()
+        temperature = 1.0 if sampling.temperature is None else sampling.temperature
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._score, prompt, response, temperature, stop
+            )
+        finally:
+            stop.set()
+
     async def close(self) -> None:
         """Stop at the current token and free the caches; a call in progress ends as aborted."""
         self._closing.set()
@@ -137,25 +164,53 @@ class LocalEngine(TokenEngine):
         segments = (Segment(len(ids), self.version, self.version),) if ids else ()
         return Generation(ids, logprobs, segments, finish, paused)  # type: ignore[arg-type]
 
+    def _score(
+        self, prompt: list[int], response: list[int], temperature: float, stop: threading.Event
+    ) -> list[float]:
+        import torch
+        from transformers import DynamicCache
+
+        held = _Cached(DynamicCache(config=self._model.config), [])
+        found: list[float] = []
+        with torch.inference_mode():
+            before = self._forward(held, prompt, stop)
+            for start in range(0, len(response), _CHUNK):
+                chunk = response[start : start + _CHUNK]
+                after = None if before is None else self._logits(held, chunk, stop)
+                if before is None or after is None:
+                    raise PolicyUnavailable(f"engine {self.name!r} was closed")
+                logits = torch.cat([before[None], after[:-1]])
+                logprobs = torch.log_softmax(_tempered(logits, temperature), dim=-1)
+                found += logprobs.gather(1, torch.tensor(chunk)[:, None])[:, 0].tolist()
+                before = after[-1]
+        return found
+
     def _forward(self, held: _Cached, ids: list[int], stop: threading.Event) -> Any:
         """Run ids through the model and return the last logits, or None if stopped."""
-        import torch
-
         logits = None
         for start in range(0, len(ids), _CHUNK):
-            if stop.is_set() or self._closing.is_set():
+            logits = self._logits(held, ids[start : start + _CHUNK], stop, keep=1)
+            if logits is None:
                 return None
-            chunk = ids[start : start + _CHUNK]
-            out = self._model(
-                input_ids=torch.tensor([chunk], device=self._model.device),
-                use_cache=True,
-                logits_to_keep=1,
-                **{self._cache_argument: held.cache},
-            )
-            held.ids.extend(chunk)
-            self.computed_tokens += len(chunk)
-            logits = out.logits[0, -1].float().cpu()
-        return logits
+        return None if logits is None else logits[-1]
+
+    def _logits(
+        self, held: _Cached, chunk: list[int], stop: threading.Event, *, keep: int = 0
+    ) -> Any:
+        """Run one chunk through the model and return its logits (the last ``keep``; 0 is all)."""
+        import torch
+
+        if stop.is_set() or self._closing.is_set():
+            return None
+        out = self._model(
+            input_ids=torch.tensor([chunk], device=self._model.device),
+            use_cache=True,
+            logits_to_keep=keep,
+            **{self._cache_argument: held.cache},
+        )
+        held.ids.extend(chunk)
+        self.computed_tokens += len(chunk)
+        return out.logits[0].float().cpu()
 
     def _take(self, session: str, prompt: list[int]) -> _Cached:
         """Return the session's cache, cut back to what the prompt shares with it."""
@@ -190,13 +245,17 @@ def _choose(logits: Any, sampling: Sampling, generator: Any) -> tuple[int, float
     import torch
 
     temperature = 1.0 if sampling.temperature is None else sampling.temperature
-    logprobs = torch.log_softmax(logits / temperature if temperature > 0 else logits, dim=-1)
+    logprobs = torch.log_softmax(_tempered(logits, temperature), dim=-1)
     if temperature <= 0:
         chosen = int(logprobs.argmax())
     else:
         kept = _cut(logprobs, sampling).exp()
         chosen = int(torch.multinomial(kept, 1, generator=generator))
     return chosen, float(logprobs[chosen])
+
+
+def _tempered(logits: Any, temperature: float) -> Any:
+    return logits / temperature if temperature > 0 else logits
 
 
 def _cut(logprobs: Any, sampling: Sampling) -> Any:

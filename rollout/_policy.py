@@ -59,7 +59,8 @@ class PolicyRequest:
     Args:
         session: id of the session; send it as the sticky key of prefix caches.
         task: the task, for policies that follow a script.
-        turn: index that the turn will have.
+        attempt: which attempt of the session; 0 unless the session was forked.
+        turn: how many turns the attempt has had.
         messages: the whole conversation so far. Images are ``blob:<hash>`` URLs; ``images`` has
             their bytes.
         tools: JSON schemas of the tools.
@@ -76,6 +77,7 @@ class PolicyRequest:
     tools: Sequence[ToolSchema] = ()
     task: Task | None = None
     sample: int = 0
+    attempt: int = 0
     turn: int = 0
     prefix_ids: IntArray | None = None
     prefix_messages: int = 0

@@ -8,9 +8,18 @@ from typing import TYPE_CHECKING
 from trajgym.trajectory import Member
 
 if TYPE_CHECKING:
-    from trajgym.trajectory import SessionSummary, Status, Store
+    from trajgym.trajectory import Group, SessionSummary, Status, Store
 
-__all__ = ["Earlier", "earlier_groups", "is_finished", "left_reason"]
+__all__ = ["EXPANSION", "Earlier", "earlier_groups", "is_finished", "left_reason"]
+
+EXPANSION = "expansion"
+"""Label of a session that is to be grown into a tree.
+
+Nothing in its attempts tells whether all rivals that were planned have been opened: the tree is
+whole once the session stands among the members that its group's record lists.
+"""
+_CUT = "interrupted"
+"""Why a session whose tree is not whole left its group."""
 
 
 @dataclass(slots=True)
@@ -34,24 +43,34 @@ def earlier_groups(store: Store) -> dict[str, Earlier]:
     """Return what the store holds, by group id. Blocks while it reads."""
     groups: dict[str, Earlier] = {}
     with store.read() as run:
+        kept = {group.id: group for group in run.groups()}
         for summary in run.summaries():
-            record = summary.record
-            if record.group is None:
+            name = summary.record.group
+            if name is None:
                 continue
-            earlier = groups.setdefault(record.group, Earlier())
-            _add(earlier, summary)
-        for group in run.groups():
-            if group.id in groups:
-                groups[group.id].sealed = group.sealed
+            group = kept.get(name)
+            earlier = groups.setdefault(name, Earlier())
+            earlier.sealed = group is not None and group.sealed
+            _add(earlier, summary, group)
     return groups
 
 
-def _add(earlier: Earlier, summary: SessionSummary) -> None:
+def _add(earlier: Earlier, summary: SessionSummary, group: Group | None) -> None:
     record, status = summary.record, summary.attempts[0].status
-    earlier.members.append(Member(record.id, record.sample, left_reason(status)))
+    whole = _is_whole(summary, group)
+    left = left_reason(status) if whole else _CUT
+    earlier.members.append(Member(record.id, record.sample, left))
     earlier.tries[record.sample] = earlier.tries.get(record.sample, 0) + 1
-    if is_finished(status):
+    if whole and is_finished(status):
         earlier.finished[record.sample] = record.id
+
+
+def _is_whole(summary: SessionSummary, group: Group | None) -> bool:
+    record = summary.record
+    if EXPANSION not in record.labels or not summary.attempts[0].status.scored:
+        return True
+    listed = group.members if group is not None else []
+    return any(member.session == record.id and member.left != _CUT for member in listed)
 
 
 def is_finished(status: Status) -> bool:

@@ -7,13 +7,20 @@ import hashlib
 import traceback
 import zlib
 from collections import Counter, deque
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from trajgym.envs import Session
+from trajgym.rollout._branching import Branching
 from trajgym.rollout._policy import PolicyError, PolicyRequest
-from trajgym.rollout._resume import Earlier, earlier_groups, is_finished, left_reason
+from trajgym.rollout._resume import (
+    EXPANSION,
+    Earlier,
+    earlier_groups,
+    is_finished,
+    left_reason,
+)
 from trajgym.trajectory import Group, InvalidInput, Member, StoreError
 
 if TYPE_CHECKING:
@@ -21,6 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from trajgym.envs import Budgets, EnvSpec
+    from trajgym.rollout._expansion import Expansion
     from trajgym.rollout._policy import Policy
     from trajgym.trajectory import SessionTree, Store, Task
 
@@ -98,6 +106,9 @@ class Runner:
         labels: recorded with every session.
         on_progress: called for every event, on the event loop; keep it quick.
         snapshot_every: see :class:`trajgym.envs.Session`.
+        expansion: forks each session whose first attempt was scored, and drives the rivals within
+            the same ``concurrency``; their statuses don't count for ``retries``. A session whose
+            tree was cut short is run again on resume, whole.
 
     Raises:
         UnknownEnv: the spec names no environment.
@@ -121,6 +132,7 @@ class Runner:
         labels: Mapping[str, str] | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         snapshot_every: int = 0,
+        expansion: Expansion | None = None,
     ) -> None:
         for name, value, least in (
             ("samples", samples, 1),
@@ -147,6 +159,10 @@ class Runner:
         self._labels = dict(labels or {})
         self._on_progress = on_progress or (lambda _: None)
         self._snapshot_every = snapshot_every
+        self._expansion = expansion
+        if expansion is not None:
+            self._labels[EXPANSION] = repr(expansion)
+        self._slots = asyncio.Semaphore(concurrency)
         self._earlier: dict[str, Earlier] = {}
         self._seen: Counter[str] = Counter()
         self._pending: deque[tuple[_Work, int]] = deque()
@@ -282,6 +298,8 @@ class Runner:
             status = session.status
             work.group.members.append(Member(session.id, sample, left_reason(status)))
             work.trees[sample] = session.tree
+            if self._expansion is not None:
+                await self._store.put_group(work.group)  # from here on its tree counts as whole
             score = None if session.outcome is None else session.outcome.score
             self._report("ended", session, str(status), score)
             if status.kind != "failed":
@@ -309,39 +327,66 @@ class Runner:
     async def _run_session(self, session: Session, task: Task, sample: int) -> None:
         await self._going.wait()
         self._report("began", session)
-        self._active.add(session)
         try:
-            async with session:
-                try:
-                    async with asyncio.timeout(self._deadline) as deadline:
-                        await self._drive(session, task, sample)
-                except TimeoutError:
-                    if not deadline.expired():
-                        raise
-                    await session.fail("deadline", f"not finished within {self._deadline} s")
+            async with AsyncExitStack() as opened:
+                async with self._slots:
+                    with self._counted(session):
+                        await opened.enter_async_context(session)
+                        await self._run_attempt(session, task, sample)
+                if self._expansion is not None and session.status.scored:
+                    await self._grow(session, self._expansion, task, sample)
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - boundary: recorded by the session
             if not session.done:
                 await session.fail("runner", repr(error), traceback.format_exc())
+
+    async def _grow(self, session: Session, expansion: Expansion, task: Task, sample: int) -> None:
+        async def drive(rival: Session) -> None:
+            with self._counted(rival):
+                await self._run_attempt(rival, task, sample)
+
+        seed = _derive(self._seed, session.id)
+        seconds = self._deadline
+        await Branching(
+            session, expansion, slots=self._slots, drive=drive, seed=seed, seconds=seconds
+        ).grow()
+
+    async def _run_attempt(self, session: Session, task: Task, sample: int) -> None:
+        try:
+            async with asyncio.timeout(self._deadline) as deadline:
+                await self._drive(session, task, sample)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            await session.fail("deadline", f"not finished within {self._deadline} s")
+
+    @contextmanager
+    def _counted(self, session: Session) -> Iterator[None]:
+        """Let :meth:`pause` hold the session's clock."""
+        self._active.add(session)
+        try:
+            yield
         finally:
             self._active.discard(session)
 
     async def _drive(self, session: Session, task: Task, sample: int) -> None:
         while not session.done:
             await self._going.wait()
-            turn = len(session.turns)
+            turn, attempt = len(session.turns), session.attempt.index
+            place = f"{session.id}/{attempt}/{turn}" if attempt else f"{session.id}/{turn}"
             request = PolicyRequest(
                 session=session.id,
                 task=task,
                 sample=sample,
+                attempt=attempt,
                 turn=turn,
                 messages=session.messages,
                 tools=session.tools,
                 prefix_ids=session.prefix_ids,
                 prefix_messages=session.prefix_messages,
                 limits=session.limits,
-                seed=_derive(self._seed, f"{session.id}/{turn}"),
+                seed=_derive(self._seed, place),
                 images=session.images,
             )
             try:

@@ -52,13 +52,14 @@ from trajgym.trajectory._rows import (
     build_rows,
     validate_row,
 )
-from trajgym.trajectory._run import Blob, Run, SessionSummary
+from trajgym.trajectory._run import Annotation, Blob, Run, SessionSummary
 from trajgym.trajectory._store import Ack, Store
 from trajgym.trajectory._tokens import FloatArray, IntArray, Segment, Span, TurnTokens
 from trajgym.trajectory._tree import SessionTree
 
 __all__ = [
     "Ack",
+    "Annotation",
     "Attempt",
     "Blob",
     "CallResult",

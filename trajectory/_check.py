@@ -157,6 +157,7 @@ def _signals_reach_their_turn(open_store: _Opener, open_run: _Reader, path: Path
         store.put_derived("s1", "outcome", b"{}").wait()
     with open_run(path) as run:
         assert run.session("s1").turns[0].signals == {"n": 0, "judge": 0.5}, "signals are lost"
+        assert run.annotations("s1") == [(0, "judge:a", {"judge": 0.5})], "the source is lost"
         assert run.derived("s1") == {"outcome": b"{}"}, "derived values are lost"
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-__all__ = ["Blob", "Run", "SessionSummary"]
+__all__ = ["Annotation", "Blob", "Run", "SessionSummary"]
 
 _T = TypeVar("_T")
 _PAGE = 256
@@ -35,6 +35,15 @@ class Blob(NamedTuple):
 
     data: bytes
     media_type: str
+
+
+class Annotation(NamedTuple):
+    """What an annotator found about a turn."""
+
+    turn: int
+    source: str
+    """Who says so."""
+    signals: dict[str, Any]
 
 
 class SessionSummary(NamedTuple):
@@ -72,6 +81,11 @@ class Run:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that the run consists of; each has a writer of its own."""
+        return [shard.path for shard in self._shards]
 
     def sessions(self) -> Iterator[SessionTree]:
         """Yield every session with its turns, in the order in which they began."""
@@ -135,6 +149,19 @@ class Run:
                 sql = "SELECT name, body FROM derived WHERE session = ? ORDER BY name"
                 return dict(shard.query(sql, key))
         return {}
+
+    def annotations(self, session_id: str) -> list[Annotation]:
+        """Return what annotators added to a session's turns, in the order of writing.
+
+        The turns' own ``signals`` hold the same, merged: a later value replaces an earlier one.
+        """
+        for shard in self._shards:
+            if (key := shard.locate(session_id)) is not None:
+                return [
+                    Annotation(index, source, json.loads(body))
+                    for index, source, body in shard.signals(key)
+                ]
+        return []
 
     def meta(self) -> dict[str, str]:
         """Return the facts that were kept about the run."""
@@ -246,15 +273,18 @@ class _Shard:
 
     def tree(self, key: int, record: SessionRecord) -> SessionTree:
         turns = list(self.turns(key))
-        sql = "SELECT turn, body FROM signals WHERE turn >= ? AND turn < ? ORDER BY key"
-        for turn_key, body in self.query(sql, key << TURN_BITS, (key + 1) << TURN_BITS):
-            index = turn_key & ((1 << TURN_BITS) - 1)
+        for index, _, body in self.signals(key):
             if index < len(turns):
                 turns[index].signals.update(json.loads(body))
         try:
             return SessionTree(record, turns, self.attempts(key, turns=turns))
         except InvalidInput as error:
             raise StoreCorrupt(f"{self.path}: {error}") from error
+
+    def signals(self, key: int) -> Iterator[tuple[int, str, bytes]]:
+        sql = "SELECT turn, source, body FROM signals WHERE turn >= ? AND turn < ? ORDER BY key"
+        for turn, source, body in self.query(sql, key << TURN_BITS, (key + 1) << TURN_BITS):
+            yield turn & ((1 << TURN_BITS) - 1), source, body
 
     def attempts(self, key: int, *, turns: list[Turn] | None) -> list[Attempt]:
         sql = "SELECT body FROM attempts WHERE session = ? ORDER BY number"

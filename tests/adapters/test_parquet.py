@@ -15,15 +15,20 @@ from tests.adapters.build import exact_session, golden_run, groups_of
 from tests.conftest import load_golden
 from tests.strategies import exact_trees
 from trajgym.adapters import export, list_exports, read_rows
-from trajgym.rewards import GRPO, Advantages, OutcomeReward, Rewards, TurnTable, apply
+from trajgym.envs import EnvSpec
+from trajgym.rewards import GRPO, Advantages, OutcomeReward, Rewards, ToolPO, TurnTable, apply
+from trajgym.rollout import FakeCall, TokenPolicy, call, collect
 from trajgym.trajectory import (
     InvalidInput,
     Member,
     MissingExtra,
+    Run,
     SessionTree,
     Stamp,
+    Task,
     TrainingRow,
     build_rows,
+    validate_row,
 )
 
 if TYPE_CHECKING:
@@ -75,6 +80,34 @@ def test_rows_survive_the_round_trip(tmp_path: Path) -> None:
     assert report.files == [tmp_path / "rows.parquet"]
     assert all(same(a, b) for a, b in zip(expected, found, strict=True))
     assert found[0].advantage_stamp == Stamp("grpo", {"variant": "paper", "eps": None}, "g")
+
+
+async def test_values_over_spans_survive_the_round_trip(tmp_path: Path) -> None:
+    """Rows keep their spans: those with values over tool calls read back, and are still valid."""
+
+    def count(asked: FakeCall) -> Any:
+        if asked.turn == 2:
+            return call("finish")
+        return call("add") if (asked.seed or 0) % 2 else call("refuse")
+
+    spec = EnvSpec(id="tests.worlds:Counter")
+    await collect(spec, [Task(id="t")], TokenPolicy.fake(count), tmp_path / "run", samples=4)
+    with Run(tmp_path / "run") as run:
+        groups, trees = list(run.groups()), list(run.sessions())
+    deriver = ToolPO()
+    values = deriver.derive(deriver.table(groups, trees))
+    assert np.any(values.spans)
+    expected = [row for tree in trees for row in apply(build_rows(tree).rows, values)]
+    export("rows", trees, groups, tmp_path, values=[values])
+    found = list(read_rows(tmp_path / "rows.parquet"))
+    assert all(same(a, b) for a, b in zip(expected, found, strict=True))
+    for row in found:
+        validate_row(row)
+        assert [span.kind for span in row.spans] == ["tool_call"] * 3
+        assert row.advantage is not None
+    again = [row for tree in trees for row in build_rows(tree).rows]
+    for row, applied in zip(found, apply(again, values), strict=True):
+        assert np.array_equal(row.advantage, applied.advantage)  # type: ignore[arg-type]
 
 
 @settings(max_examples=30, deadline=None)

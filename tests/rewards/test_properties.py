@@ -206,6 +206,6 @@ def _forked() -> SessionTree:
 
 def test_every_shipped_deriver_is_registered() -> None:
     """The registry holds every method by the name that it stamps on its values."""
-    assert len(list_derivers()) == 20
+    assert len(list_derivers()) == 25
     for name in list_derivers():
         assert get_deriver(name).name == name

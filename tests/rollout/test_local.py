@@ -128,6 +128,24 @@ async def test_tempered_logprobs_are_processed_ones(model: Any) -> None:
     await policy.close()
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+async def test_given_ids_are_scored_as_they_were_sampled(model: Any, temperature: float) -> None:
+    """Scoring what was sampled gives the same log-probs; after another prompt it does not."""
+    engine = LocalEngine(model.model)
+    renderer = TemplateRenderer(model.tokenizer)
+    sampling = Sampling(temperature=temperature, seed=3)
+    prompt = renderer.render([USER])
+    made = await engine.generate(prompt, sampling=sampling, max_tokens=12, stop_ids=())
+    again = await engine.score(prompt, made.ids, sampling=sampling)
+    np.testing.assert_allclose(again, made.logprobs, atol=1e-3)
+    hinted = renderer.render([{"role": "user", "content": "Name a colour. (Think of grass.)"}])
+    other = await engine.score(hinted, made.ids, sampling=sampling)
+    assert not np.allclose(other, made.logprobs, atol=1e-2)
+    await engine.close()
+    with pytest.raises(PolicyUnavailable, match="closed"):
+        await engine.score(prompt, made.ids, sampling=sampling)
+
+
 async def test_a_cancelled_call_frees_the_model(model: Any) -> None:
     """After a cancellation the next call is served, and gives what it would have given."""
     engine = LocalEngine(model.model)

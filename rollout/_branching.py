@@ -1,0 +1,131 @@
+"""Growing one session into a tree: forks it where an expansion says, and drives the rivals."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import traceback
+from typing import TYPE_CHECKING
+
+from trajgym.trajectory import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from trajgym.envs import Session
+    from trajgym.rollout._expansion import Expansion
+
+__all__ = ["Branching"]
+
+_log = logging.getLogger(__name__)
+
+
+class Branching:
+    """Grows the tree of a session whose first attempt has been scored.
+
+    A rival that can't be opened (``Unforkable``, ``ForkDiverged``, a broken sandbox, a missed
+    deadline) is recorded as an attempt that ended ``failed:fork``, with the error's name; so is a
+    plan that fails. Nothing of that touches the other attempts.
+
+    Args:
+        session: entered, and not left before :meth:`grow` has returned.
+        expansion: says where to fork.
+        slots: one is held by each rival from its fork to its end.
+        drive: takes a rival to its end.
+        seed: of the expansion's choices.
+        seconds: deadline of one fork.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        expansion: Expansion,
+        *,
+        slots: asyncio.Semaphore,
+        drive: Callable[[Session], Awaitable[None]],
+        seed: int,
+        seconds: float,
+    ) -> None:
+        self._session = session
+        self._expansion = expansion
+        self._slots = slots
+        self._drive = drive
+        self._seed = seed
+        self._seconds = seconds
+        self._attempts = {session.attempt.index: session}
+
+    async def grow(self) -> None:
+        """Run every round of the expansion.
+
+        Raises:
+            StoreError: a turn could not be kept.
+        """
+        session = self._session
+        if not session.spec.resolve().forkable:
+            reason = f"environment {session.spec.id!r} declares that it can't be forked"
+            await session.add_failed_fork(None, f"Unforkable: {reason}")
+            return
+        for number in range(self._expansion.rounds):
+            try:
+                chance = random.Random(f"{self._seed}/{number}")  # noqa: S311 - no secret
+                points = list(self._expansion.plan(session.tree, number, chance))
+            except Exception as error:  # noqa: BLE001 - boundary: anybody's expansion
+                await self._note(None, error)
+                return
+            await self._round(points)
+
+    async def _round(self, points: list[int | None]) -> None:
+        """Open the rivals one after the other, so that their numbers say which is which."""
+        try:
+            async with asyncio.TaskGroup() as rivals:
+                for turn in points:
+                    await self._slots.acquire()
+                    rival = None
+                    try:
+                        rival = await self._fork(turn)
+                    finally:
+                        if rival is None:
+                            self._slots.release()
+                    if rival is not None:
+                        rivals.create_task(self._run(rival))
+        except* StoreError as group:
+            raise _first(group) from None
+
+    async def _fork(self, turn: int | None) -> Session | None:
+        try:
+            tree = self._session.tree
+            owner = 0 if turn is None else tree.turns[turn].attempt
+            async with asyncio.timeout(self._seconds):
+                return await self._attempts[owner].fork(turn)
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - boundary: environment code, anybody's plan
+            await self._note(turn, error)
+            return None
+
+    async def _note(self, turn: int | None, error: Exception) -> None:
+        cause = f"{type(error).__name__}: {error}"
+        known = turn in range(len(self._session.tree.turns))
+        at = turn if known else None
+        await self._session.add_failed_fork(at, cause, traceback.format_exc())
+
+    async def _run(self, rival: Session) -> None:
+        try:
+            async with rival:
+                await self._drive(rival)
+        except StoreError:
+            raise
+        except Exception:  # noqa: BLE001 - boundary: recorded by the rival as it was left
+            _log.exception("session %s: attempt %d", rival.id, rival.attempt.index)
+        finally:
+            self._slots.release()
+        self._attempts[rival.attempt.index] = rival
+
+
+def _first(group: BaseExceptionGroup[StoreError]) -> StoreError:
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    assert isinstance(found, StoreError)
+    return found

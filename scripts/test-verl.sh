@@ -1,0 +1,23 @@
+#!/bin/sh
+# Compares our estimators with verl's own, in a virtual environment of their own: verl brings
+# PyTorch, Ray and a pinned transformers. A CPU is enough.
+#
+# PYTHON  the Python to build it with (default python3)
+# TORCH   the PyTorch to install first (default torch==2.13.0, whose PyPI file runs on a CPU);
+#         empty takes what verl asks for
+set -eu
+cd "$(dirname "$0")/.."
+
+venv=.venv-verl
+torch=${TORCH-torch==2.13.0}
+if [ ! -e "$venv/.ready" ] || [ pyproject.toml -nt "$venv/.ready" ]; then
+    [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
+    [ -z "$torch" ] || "$venv/bin/pip" install --quiet "$torch"
+    "$venv/bin/pip" install --quiet 'verl[verl-core]==0.9.1'
+    "$venv/bin/pip" install --quiet --editable '.[dev]'
+    touch "$venv/.ready"
+fi
+
+# verl's wheel has a top-level package `tests` too: `-m pytest` from here puts ours first.
+# Ray must not write a token file into the user's home for an import.
+RAY_AUTH_MODE=disabled exec "$venv/bin/python" -m pytest tests/verl_differential -m verl "$@"
