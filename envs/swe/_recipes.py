@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trajgym.envs.swe._cache import build_once, cache_root, content_key
 from trajgym.envs.swe._errors import InvalidTask
+from trajgym.envs.swe._import import import_tasks
 from trajgym.envs.swe._record import FileSource, SweRecord, read_records
 from trajgym.envs.swe._sources import TREE_FORMAT, base_tree, patches_of
 
@@ -62,7 +63,7 @@ def load_tasks(source: str | Path | Iterable[str], *, cache_dir: Path | None = N
         elif str(source) == "demo":
             source = _DEMO
         elif isinstance(source, Path) or _looks_like_path(source):
-            return [record.to_task() for record in read_records(Path(source))]
+            return _from_files(Path(source))
         else:
             source = [str(source)]
     return [_by_name(name, cache_dir) for name in source]
@@ -96,8 +97,18 @@ def build_task(recipe: dict[str, Any], cache_dir: Path | None = None) -> Task:
     return record.to_task()
 
 
+def _from_files(path: Path) -> list[Task]:
+    """Return the tasks of a file or folder; here, other than in an import, one bad record stops."""
+    if path.suffix not in {".parquet", ".arrow"}:
+        return [record.to_task() for record in read_records(path)]
+    tasks, problems = import_tasks(path)
+    if problems:
+        raise InvalidTask(f"{problems[0]} ({len(problems)} records can't be read)")
+    return tasks
+
+
 def _looks_like_path(source: str) -> bool:
-    return source.endswith((".json", ".jsonl")) or "/" in source or Path(source).exists()
+    return source.endswith((".json", ".jsonl", ".parquet", ".arrow")) or "/" in source or Path(source).exists()
 
 
 def _by_name(name: str, cache_dir: Path | None) -> Task:
