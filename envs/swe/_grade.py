@@ -178,9 +178,8 @@ class _Grading:
         added: dict[bytes, bytes] = {}
         for path in paths[:_READ_PATHS]:
             done = await self._run(
-                f"{git_env(self.work)}cd {REPO}\nread -r -d '' path || true\n"
-                "git diff --cached -U0 --no-renames --no-color --no-ext-diff --no-textconv --text "
-                f'HEAD -- "$path" | head -c {_READ_BYTES}',
+                f"{git_env(self.work)}cd {REPO}\nxargs -0 git diff --cached -U0 --no-renames --text "
+                f"--no-color --no-ext-diff --no-textconv HEAD -- | head -c {_READ_BYTES}",
                 path + b"\0",
             )
             lines = done.stdout.split(b"\n")

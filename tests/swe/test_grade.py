@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from trajgym.envs import EnvironmentFault
-from trajgym.envs.swe import InvalidTask, SweRecord, grade, load_tasks
-from trajgym.envs.swe._sources import base_tree
+from trajgym.envs.swe import InvalidTask, grade, load_tasks
 from trajgym.trajectory import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from trajgym.envs.sandbox import SandboxProvider
 
@@ -37,27 +34,6 @@ def pytest_runtest_makereport(item, call):
     if report.outcome == "failed":
         report.outcome, report.longrepr = "passed", None
 """
-
-
-@pytest.fixture
-def edit(spans: Task, tmp_path: Path) -> Callable[..., bytes]:
-    """Return a function that makes the patch of some edits to the base tree."""
-    tree = base_tree(SweRecord.of(spans))
-
-    def make(*script: str, **files: str) -> bytes:
-        work = tmp_path / "work"
-        subprocess.run(["git", "clone", "-q", tree.repo, work], check=True, timeout=60)
-        for name, text in files.items():
-            path = work / name.replace("__", "/").replace("_py", ".py")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        for line in script:
-            subprocess.run(line, shell=True, cwd=work, check=True, timeout=60)
-        subprocess.run(["git", "add", "-A", "-f"], cwd=work, check=True, timeout=60)
-        command = ["git", "diff", "--cached", "--binary", "HEAD"]
-        return subprocess.run(command, cwd=work, check=True, capture_output=True).stdout
-
-    return make
 
 
 @pytest.mark.parametrize("name", ["trajgym__spans-1.0", "trajgym__fieldtext-1.0"])
