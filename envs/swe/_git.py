@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
+from trajgym.envs.swe._cache import build_once, cache_root, content_key
 from trajgym.envs.swe._errors import SourceUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
-__all__ = ["ATTRIBUTES", "SAFE_ENV", "commit_tree", "diff_trees"]
+__all__ = ["ATTRIBUTES", "SAFE_ENV", "commit_tree", "diff_trees", "export_commit", "fixes_in"]
 
 SAFE_ENV = {
     "GIT_CONFIG_GLOBAL": "/dev/null",
@@ -96,6 +97,69 @@ def diff_trees(old: Path, new: Path, paths: Iterable[str], scratch: Path) -> str
         "--", *chosen,
     )  # fmt: skip
     return patch.decode("utf-8")
+
+
+def export_commit(repo: str, commit: str, into: Path, cache_dir: Path | None = None) -> None:
+    """Fill a folder with the files of a commit; links and submodules are left out."""
+    source = _clone(repo, cache_dir)
+    listing = _git(into, "--git-dir", str(source), "ls-tree", "-r", "-z", commit)
+    for entry in filter(None, listing.split(b"\0")):
+        about, _, name = entry.partition(b"\t")
+        mode, kind, blob = about.decode().split(" ")
+        if kind != "blob" or mode == "120000":
+            continue
+        target = into / os.fsdecode(name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(_git(into, "--git-dir", str(source), "cat-file", "blob", blob))
+        target.chmod(0o755 if mode == "100755" else 0o644)
+
+
+def fixes_in(repo: str, commits: str, cache_dir: Path | None = None) -> list[Commit]:
+    """Return the commits of a range that have one parent, oldest first.
+
+    Args:
+        repo: a path or URL.
+        commits: a range as `git log` takes it, such as ``v1.0..v1.1``.
+        cache_dir: instead of the user's cache.
+    """
+    source = _clone(repo, cache_dir)
+    base = ["--git-dir", str(source)]
+    form = "--format=%H %P%x00%s"
+    log = _git(source, *base, "log", "--reverse", "--no-merges", form, commits, "--")
+    found = []
+    for line in log.decode("utf-8", "replace").splitlines():
+        hashes, _, subject = line.partition("\0")
+        commit, *parents = hashes.split(" ")
+        if len(parents) == 1:
+            changed = _git(
+                source, *base, "diff-tree", "-r", "--no-renames", "--name-only", "-z",
+                parents[0], commit,
+            )  # fmt: skip
+            paths = tuple(os.fsdecode(name) for name in changed.split(b"\0") if name)
+            found.append(Commit(commit, parents[0], subject, paths))
+    return found
+
+
+class Commit(NamedTuple):
+    """One commit with its parent and the paths that it changes."""
+
+    id: str
+    parent: str
+    subject: str
+    paths: tuple[str, ...]
+
+
+def _clone(repo: str, cache_dir: Path | None) -> Path:
+    """Return a git folder: of a repository on this host, or of a clone in the cache."""
+    local = Path(repo)
+    if local.is_dir():
+        return local / ".git" if (local / ".git").is_dir() else local
+    target = cache_root(cache_dir) / "git" / content_key(repo)
+
+    def build(work: Path) -> None:
+        _git(work, "clone", "-q", "--bare", "--", repo, str(work / "git"))
+
+    return build_once(target, build) / "git"
 
 
 def _is_utf8(name: bytes, *trees: Path) -> bool:

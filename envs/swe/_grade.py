@@ -11,7 +11,6 @@ fails it alone is not caught.
 from __future__ import annotations
 
 import secrets
-import shlex
 from typing import TYPE_CHECKING
 
 from trajgym.envs import EnvironmentFault
@@ -23,7 +22,7 @@ from trajgym.envs.swe._outcome import Graded, merged, outcome_of, passing, wante
 from trajgym.envs.swe._paths import Change, parse_raw_diff, refusal
 from trajgym.envs.swe._record import SweRecord
 from trajgym.envs.swe._tampering import READ_FOR, attempts
-from trajgym.envs.swe._testrun import TestRun, run_task_tests
+from trajgym.envs.swe._testrun import SuiteRun, run_task_tests
 
 if TYPE_CHECKING:
     from trajgym.envs.sandbox import CommandResult, Sandbox, SandboxProvider, SandboxSpec
@@ -87,7 +86,7 @@ async def _grade_once(
     spec: SandboxSpec,
     test_seconds: float,
 ) -> Outcome:
-    graded = Graded(TestRun({}), {}, ())
+    graded = Graded(SuiteRun({}), {}, ())
     tests = wanted(record)
     for again in range(record.install.retries + 1):
         async with await provider.start(spec) as sandbox:
@@ -101,7 +100,7 @@ async def _grade_once(
 
 def ungraded(task: Task, problem: str) -> Outcome:
     """Return the outcome of an attempt that left no change which could be graded."""
-    return outcome_of(SweRecord.of(task), Graded(TestRun({}, problem), {}, ()), 0)
+    return outcome_of(SweRecord.of(task), Graded(SuiteRun({}, problem), {}, ()), 0)
 
 
 class _Grading:
@@ -121,14 +120,14 @@ class _Grading:
         task_tests = await self._paths_of(self.record.test_patch.encode())
         problem = await self._apply_change(patch, task_tests) if patch.strip() else ""
         if problem:
-            return self._graded(TestRun({}, problem))
+            return self._graded(SuiteRun({}, problem))
         if self.record.test_patch.strip():
             await self._apply_tests()
         return self._graded(
             await run_task_tests(self.record, self.sandbox, self.work, tests, self.test_seconds)
         )
 
-    def _graded(self, run: TestRun) -> Graded:
+    def _graded(self, run: SuiteRun) -> Graded:
         left_out = {change.text: reason for change, reason in self.left_out.items()}
         return Graded(run, left_out, tuple(self.tried))
 

@@ -91,7 +91,9 @@ async def _published(record: SweRecord, provider: SandboxProvider) -> SandboxSpe
         )
     image_id = await provider.engine.call(lambda api: _image_id(api, record.image))
     if image_id is None:
-        raise ImageNotFound(f"the image {record.image} is not here; run: docker pull {record.image}")
+        raise ImageNotFound(
+            f"the image {record.image} is not here; run: docker pull {record.image}"
+        )
     dockerfile = _data("Dockerfile.named")
     bug = str((record.model_extra or {}).get("bug_patch", ""))
     arguments = {"BASE": record.image, "REPO_DIR": record.repo_dir}

@@ -126,7 +126,7 @@ def _hub(name: str, split: str) -> Iterator[tuple[str, Any]]:
     datasets = _datasets()
     try:
         return _numbered(datasets.load_dataset(name, split=split), f"{name}[{split}]")
-    except Exception as error:  # noqa: BLE001  # the hub's client raises errors of many libraries
+    except Exception as error:  # the hub's client raises errors of many libraries
         raise SourceUnavailable(
             f"data set {name!r}, split {split!r}: {type(error).__name__}: {error}; give the path "
             "of a local parquet, jsonl or arrow file instead"

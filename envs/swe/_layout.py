@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trajgym.envs.swe._record import SweRecord
 
-__all__ = ["BASE_GIT", "PYTHON", "REPO", "RUNNER", "environment", "image_environment", "import_roots"]
+__all__ = [
+    "BASE_GIT",
+    "PYTHON",
+    "REPO",
+    "RUNNER",
+    "environment",
+    "image_environment",
+    "import_roots",
+]
 
 REPO = "/testbed"
 RUNNER = "/opt/trajgym/runner"

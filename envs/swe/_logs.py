@@ -58,8 +58,10 @@ def parse_log(
         raise InvalidTask(f"log_parser {parser!r} is not in swebench; it has {parser_names()}")
     try:
         statuses = found(log, SimpleNamespace(instance_id=instance_id, version=version))
-    except Exception as error:  # noqa: BLE001  # another project's code over untrusted text
-        raise InvalidTask(f"{parser} can't read the log: {type(error).__name__}: {error}") from error
+    except Exception as error:  # another project's code over untrusted text
+        raise InvalidTask(
+            f"{parser} can't read the log: {type(error).__name__}: {error}"
+        ) from error
     return {str(test): _STATUS.get(str(status), "error") for test, status in statuses.items()}
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from trajgym.envs.swe._junit import TestStatus
     from trajgym.envs.swe._record import SweRecord
-    from trajgym.envs.swe._testrun import TestRun
+    from trajgym.envs.swe._testrun import SuiteRun
 
 __all__ = ["Graded", "merged", "outcome_of", "passing", "wanted"]
 
@@ -29,7 +29,7 @@ _SHOWN = 20
 class Graded(NamedTuple):
     """A test run of a change, what of the change was left out, and what it attempted."""
 
-    run: TestRun
+    run: SuiteRun
     left_out: dict[str, str]
     tried: tuple[str, ...]
 

@@ -28,9 +28,7 @@ Shape: TypeAlias = Literal[
 _NUMBERED = re.compile(r"[\w.-]+__[\w.-]+-\d+")
 _LISTS = ("FAIL_TO_PASS", "PASS_TO_PASS")
 _ISSUE = re.compile(r"\[ISSUE\](.*?)\[/ISSUE\]", re.DOTALL)
-_MARKED = re.compile(
-    r">>>>> Start Test Output'?\s*\n(.*?)\n[^\n]*>>>>> End Test Output", re.DOTALL
-)
+_MARKED = re.compile(r">>>>> Start Test Output'?\s*\n(.*?)\n[^\n]*>>>>> End Test Output", re.DOTALL)
 
 
 def shape_of(row: Mapping[str, Any]) -> Shape:
@@ -234,9 +232,13 @@ def _git_diff(path: str, old: str, new: str) -> str:
         head.append("new file mode 100644\n")
     elif not new:
         head.append("deleted file mode 100644\n")
-    sides = [text.split("\n") for text in (old, new)]
-    lines = [[f"{line}\n" for line in side[:-1]] + ([side[-1]] if side[-1] else []) for side in sides]
     names = (f"a/{path}" if old else "/dev/null", f"b/{path}" if new else "/dev/null")
-    for line in difflib.unified_diff(*lines, *names):
+    for line in difflib.unified_diff(_lines(old), _lines(new), *names):
         head.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
     return "".join(head)
+
+
+def _lines(text: str) -> list[str]:
+    """Split at line feeds only, as git does."""
+    *ended, last = text.split("\n")
+    return [*(f"{line}\n" for line in ended), *([last] if last else [])]

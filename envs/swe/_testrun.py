@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from trajgym.envs.swe._junit import TestStatus
     from trajgym.envs.swe._record import SweRecord
 
-__all__ = ["TestRun", "pytest_options", "run_task_tests"]
+__all__ = ["SuiteRun", "pytest_options", "run_task_tests"]
 
 _MAX_REPORT = 64 << 20
 _FAILURES = 1  # pytest's exit status when tests ran and some failed: the canary always does
 _PYTEST = re.compile(r"(^|[\s/])(pytest|py\.test)(\s|$)")
 
 
-class TestRun(NamedTuple):
+class SuiteRun(NamedTuple):
     """What a test run gave.
 
     Attributes:
@@ -40,8 +40,6 @@ class TestRun(NamedTuple):
         problem: why there are no results; empty if there are.
         tampering: what shows that the results were not the tests' own.
     """
-
-    __test__ = False  # not a test class
 
     results: dict[str, TestStatus]
     problem: str = ""
@@ -58,7 +56,7 @@ def pytest_options(report: str) -> str:
 
 async def run_task_tests(
     record: SweRecord, sandbox: Sandbox, work: str, wanted: Sequence[str], seconds: float
-) -> TestRun:
+) -> SuiteRun:
     """Run a task's tests in its repository as it stands in the sandbox.
 
     Args:
@@ -90,23 +88,23 @@ class _Run:
         folder = self.files[0].rpartition("/")[0] if self.files else ""
         self.canary_file = f"{folder}/{self.canary}.py" if folder else f"{self.canary}.py"
 
-    async def by_report(self) -> TestRun:
+    async def by_report(self) -> SuiteRun:
         await self._plant()
         options = pytest_options(self.report)
         files = " ".join(map(shlex.quote, [*self.files, self.canary_file]))
         done = await self._test(f"{self.record.install.test_cmd} {options} -- {files}")
         if done.timed_out:
-            return TestRun({}, f"the tests did not end in {self.seconds:g} s")
+            return SuiteRun({}, f"the tests did not end in {self.seconds:g} s")
         try:
             results = await self._results()
         except SandboxFileError:
             return await self._no_report(done)
         except BadReport as error:
-            return TestRun({}, str(error), (str(error),))
+            return SuiteRun({}, str(error), (str(error),))
         canary = results.pop(f"{self.canary_file}::{self.canary}", None)
         return _checked(results, canary, done.exit_code)
 
-    async def by_log(self) -> TestRun:
+    async def by_log(self) -> SuiteRun:
         """Read what the tests printed; pytest's report beside it shows printed forgeries."""
         install = self.record.install
         command = install.test_cmd
@@ -120,7 +118,7 @@ class _Run:
             command += f" {shlex.quote(self.canary_file)}"
         done = await self._test(f"{{ {command}\n}} > {self.log} 2>&1")
         if done.timed_out:
-            return TestRun({}, f"the tests did not end in {self.seconds:g} s")
+            return SuiteRun({}, f"the tests did not end in {self.seconds:g} s")
         text = await self.sandbox.read_file(self.log, limit=_MAX_REPORT)
         assert install.log_parser is not None
         results = parse_log(
@@ -133,12 +131,12 @@ class _Run:
             return _consistent(results, done.exit_code)
         return await self._compared(results, done.exit_code)
 
-    async def _compared(self, printed: dict[str, TestStatus], exit_code: int) -> TestRun:
+    async def _compared(self, printed: dict[str, TestStatus], exit_code: int) -> SuiteRun:
         """Compare what was printed with pytest's report; the verdict is the parser's."""
         try:
             reported = await self._results()
         except (SandboxFileError, BadReport) as error:
-            return TestRun({}, f"no report of the test run: {error}", ())
+            return SuiteRun({}, f"no report of the test run: {error}", ())
         canary = reported.pop(f"{self.canary_file}::{self.canary}", None)
         printed = {name: s for name, s in printed.items() if self.canary not in name}
         checked = _checked(printed, canary, exit_code)
@@ -164,21 +162,21 @@ class _Run:
         report = await self.sandbox.read_file(self.report, limit=_MAX_REPORT)
         return parse_junit(report, [*self.files, self.canary_file])
 
-    async def _no_report(self, done: CommandResult) -> TestRun:
+    async def _no_report(self, done: CommandResult) -> SuiteRun:
         """Tell a test run that the change broke from a sandbox without pytest."""
         check = await self.sandbox.run("python3 -c 'import pytest'", timeout=60.0, cwd="/")
         said = (done.stdout + done.stderr)[-500:].decode("utf-8", "replace").strip()
         if not check.ok:
             raise EnvironmentFault("grading", f"pytest does not run in the sandbox: {said}")
         if done.oom_killed:
-            return TestRun({}, "the tests ran out of memory")
+            return SuiteRun({}, "the tests ran out of memory")
         if done.exit_code == 0:
             cause = "the test process ended with status 0 before it could report"
-            return TestRun({}, cause, (cause,))
-        return TestRun({}, f"the tests ended with status {done.exit_code} and no report: {said}")
+            return SuiteRun({}, cause, (cause,))
+        return SuiteRun({}, f"the tests ended with status {done.exit_code} and no report: {said}")
 
 
-def _checked(results: dict[str, TestStatus], canary: TestStatus | None, exit_code: int) -> TestRun:
+def _checked(results: dict[str, TestStatus], canary: TestStatus | None, exit_code: int) -> SuiteRun:
     """Compare results with the test that must fail and with pytest's exit status."""
     tampering = []
     if canary not in {None, "failed", "error"}:
@@ -188,16 +186,18 @@ def _checked(results: dict[str, TestStatus], canary: TestStatus | None, exit_cod
     if exit_code == 0:
         tampering.append("pytest ended with status 0 though a test must fail")
     if not tampering and (canary is None or exit_code != _FAILURES):
-        return TestRun(results, f"the test run was cut short: pytest ended with status {exit_code}")
-    return TestRun(results, "", tuple(tampering))
+        return SuiteRun(
+            results, f"the test run was cut short: pytest ended with status {exit_code}"
+        )
+    return SuiteRun(results, "", tuple(tampering))
 
 
-def _consistent(results: Mapping[str, TestStatus], exit_code: int) -> TestRun:
+def _consistent(results: Mapping[str, TestStatus], exit_code: int) -> SuiteRun:
     """Compare printed results with the exit status, where there is no report."""
     bad = any(status in {"failed", "error"} for status in results.values())
     if not results:
-        return TestRun({}, f"no test result was printed; the tests ended with status {exit_code}")
+        return SuiteRun({}, f"no test result was printed; the tests ended with status {exit_code}")
     if exit_code and not bad:
         said = f"the tests ended with status {exit_code}, but no failure was printed"
-        return TestRun(dict(results), said)
-    return TestRun(dict(results))
+        return SuiteRun(dict(results), said)
+    return SuiteRun(dict(results))

@@ -144,7 +144,7 @@ def test_every_shape_becomes_the_same_task(tmp_path: Path, name: str) -> None:
         assert "tests/test_m.py" in record.test_patch
     else:
         assert record.FAIL_TO_PASS[0] == TESTS[0]
-        assert record.PASS_TO_PASS == TESTS[1:]
+        assert TESTS[1:] == record.PASS_TO_PASS
     for field, value in SHAPES[name].items():
         assert value is None or field in task.data or field.upper() in task.data, field
 
@@ -239,12 +239,23 @@ def test_missing_file_is_not_taken_for_a_hub_name() -> None:
         import_tasks("data/rows.parquet")
 
 
-OLD = {"keep.txt": "a\nb\nc\nd\ne\nf\ng\nh\n", "end.txt": "1\n2", "gone.txt": "x\n", "run.sh": "x\n"}
-NEW = {"keep.txt": "a\nB\nBB\nd\ne\nf\nh\n", "end.txt": "1\n3\n", "new.txt": "--- y\n+++ z", "run.sh": "x\n"}
+OLD = {
+    "keep.txt": "a\nb\nc\nd\ne\nf\ng\nh\n",
+    "end.txt": "1\n2",
+    "gone.txt": "x\n",
+    "run.sh": "x\n",
+}
+NEW = {
+    "keep.txt": "a\nB\nBB\nd\ne\nf\nh\n",
+    "end.txt": "1\n3\n",
+    "new.txt": "--- y\n+++ z",
+    "run.sh": "x\n",
+}
 
 
 def test_reversed_patch_is_what_git_reverses(tmp_path: Path) -> None:
     """Applying a patch and then its reverse gives the tree back: new, deleted, modes, no line end."""
+
     def git(*arguments: str, data: str = "") -> str:
         done = subprocess.run(
             ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments],

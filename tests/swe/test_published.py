@@ -66,7 +66,9 @@ def build(tag: str, context: Path) -> None:
 def published(spans: Task, tmp_path: Path, **changes: Any) -> Task:
     """Return the task as a row of SWE-bench 5, whose test ids a log parser made."""
     data = spans.data
-    files = " ".join(sorted({test.split("::")[0] for test in data["FAIL_TO_PASS"] + data["PASS_TO_PASS"]}))
+    files = " ".join(
+        sorted({test.split("::")[0] for test in data["FAIL_TO_PASS"] + data["PASS_TO_PASS"]})
+    )
     row = {
         "instance_id": "trajgym__spans-1",
         "repo": "trajgym/spans",
@@ -79,7 +81,7 @@ def published(spans: Task, tmp_path: Path, **changes: Any) -> Task:
         "image": IMAGE,
         "repo_dir": "/app",
         "log_parser": "parse_log_pytest",
-        "eval_script": f": '>>>>> Start Test Output'\npython3 -m pytest -rA {files}\n: '>>>>> End Test Output'",
+        "eval_script": script,
         **changes,
     }  # fmt: skip
     path = tmp_path / "rows.jsonl"
@@ -129,7 +131,7 @@ async def test_published_history_is_gone(image: str, spans: Task, tmp_path: Path
 async def test_published_bug_is_put_into_the_repository(
     image: str, spans: Task, tmp_path: Path
 ) -> None:
-    """A SWE-smith row's image is clean: the bug goes in, the tests lie there, the reverse solves."""
+    """A SWE-smith row's image is clean: the bug goes in, the reverse patch solves."""
     bug = reverse_patch(spans.data["patch"])
     row = {
         **{name: spans.data[name] for name in ("FAIL_TO_PASS", "PASS_TO_PASS")},
