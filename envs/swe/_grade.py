@@ -3,9 +3,9 @@
 Layers, each of which stops what the others can't: only regular source files of the change are
 taken (:mod:`trajgym.envs.swe._paths`); tests come from the base and the task; results come from a
 report with exact test ids; a test with a random name that must fail shows whether outcomes are
-rewritten; pytest's exit status must agree (:mod:`trajgym.envs.swe._testrun`). What can't be stopped:
-code under test shares a process with the test runner, so code that finds out the random test and
-fails it alone is not caught.
+rewritten; pytest's exit status must agree (:mod:`trajgym.envs.swe._testrun`). What can't be
+stopped: code under test shares a process with the test runner, so code that finds out the random
+test and fails it alone is not caught.
 """
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ class _Grading:
         added: dict[bytes, bytes] = {}
         for path in paths[:_READ_PATHS]:
             done = await self._run(
-                f"{git_env(self.work)}cd {REPO}\nxargs -0 git diff --cached -U0 --no-renames --text "
-                f"--no-color --no-ext-diff --no-textconv HEAD -- | head -c {_READ_BYTES}",
+                f"{git_env(self.work)}cd {REPO}\nxargs -0 git diff --cached -U0 --no-renames "
+                f"--text --no-color --no-ext-diff --no-textconv HEAD -- | head -c {_READ_BYTES}",
                 path + b"\0",
             )
             lines = done.stdout.split(b"\n")

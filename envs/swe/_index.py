@@ -137,10 +137,7 @@ def _links(page: str, ca_file: str | None) -> dict[str, str]:
     url = f"{page}index.html" if page.startswith("file:") else page
     body, kind = _get(url, ca_file, _MAX_BYTES)
     if "json" in kind:
-        hrefs = [
-            f"{str(entry['url']).partition('#')[0]}#sha256={entry.get('hashes', {}).get('sha256', '')}"
-            for entry in json.loads(body)["files"]
-        ]
+        hrefs = [_with_hash(entry) for entry in json.loads(body)["files"]]
     else:
         parser = _Anchors()
         parser.feed(body.decode("utf-8", "replace"))
@@ -148,6 +145,11 @@ def _links(page: str, ca_file: str | None) -> dict[str, str]:
     absolute = [urllib.parse.urljoin(url, href) for href in hrefs]
     names = [link.partition("#")[0].rsplit("/", 1)[-1] for link in absolute]
     return {urllib.parse.unquote(name): link for name, link in zip(names, absolute, strict=True)}
+
+
+def _with_hash(entry: dict[str, Any]) -> str:
+    sha = (entry.get("hashes") or {}).get("sha256", "")
+    return f"{str(entry['url']).partition('#')[0]}#sha256={sha}"
 
 
 class _Anchors(HTMLParser):

@@ -61,7 +61,7 @@ def parse_junit(report: bytes, files: Iterable[str]) -> dict[str, TestStatus]:
 
 
 def _check_counts(root: ET.Element) -> None:
-    """Compare each suite's own counts with what it holds: whoever edits a report may forget them."""
+    """Compare each suite's own counts with what it holds: who edits a report may forget them."""
     for suite in root.iter("testsuite"):
         for attribute, tag in (("failures", "failure"), ("errors", "error")):
             said, held = suite.get(attribute, ""), sum(1 for _ in suite.iter(tag))

@@ -1,7 +1,8 @@
 """Results from the output of a test run, read by the ``swebench`` package's own parsers.
 
 For data sets whose test ids come from such a parser: ids are cut at blanks, skipped tests count as
-kept, and so on. The parsers are that package's, unchanged; what a status is worth follows its rules.
+kept, and so on. The parsers are that package's, unchanged; what a status is worth follows its
+rules.
 """
 
 from __future__ import annotations

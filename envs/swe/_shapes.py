@@ -233,8 +233,10 @@ def _git_diff(path: str, old: str, new: str) -> str:
     elif not new:
         head.append("deleted file mode 100644\n")
     names = (f"a/{path}" if old else "/dev/null", f"b/{path}" if new else "/dev/null")
-    for line in difflib.unified_diff(_lines(old), _lines(new), *names):
-        head.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
+    head += [
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+        for line in difflib.unified_diff(_lines(old), _lines(new), *names)
+    ]
     return "".join(head)
 
 

@@ -57,8 +57,8 @@ def base_tree(record: SweRecord, cache_dir: Path | None = None) -> BaseTree:
     source = record.source
     if source is None:
         raise InvalidTask(
-            f"record {record.instance_id!r}: field source is missing, and there is no image; one of "
-            "them says where the repository comes from (see trajgym.envs.swe.SweRecord)",
+            f"record {record.instance_id!r}: field source is missing, and there is no image; one "
+            "of them says where the repository comes from (see trajgym.envs.swe.SweRecord)",
         )
     content = _digest(Path(source.path)) if source.kind == "directory" else ""
     key = content_key(TREE_FORMAT, source.model_dump(mode="json"), record.base_commit, content)

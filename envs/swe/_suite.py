@@ -104,8 +104,8 @@ class Suite(NamedTuple):
             try:
                 report_bytes = await sandbox.read_file(report, limit=64 << 20)
                 listing = await sandbox.run(f"find {names} -name '*.py' -print0", cwd=REPO)
-                files = listing.stdout.decode("utf-8", "replace").split("\0")
-                return parse_junit(report_bytes, filter(None, files))
+                modules = listing.stdout.decode("utf-8", "replace").split("\0")
+                return parse_junit(report_bytes, filter(None, modules))
             except (SandboxFileError, BadReport):
                 return None
 

@@ -43,7 +43,8 @@ FRESH_REPORT = (
 NO_CANARY = (
     'text = re.sub(r"<(failure|error)\\b.*?</\\1>", "", text, flags=re.S); '
     'text = re.sub(r"(failures|errors)=.\\d+.", "", text); '
-    'text = re.sub(r"<testcase [^>]*name=.test_[0-9a-f]{16}.*?(/>|</testcase>)", "", text, flags=re.S)'
+    'text = re.sub(r"<testcase [^>]*name=.test_[0-9a-f]{16}.*?(/>|</testcase>)", "", text,'
+    " flags=re.S)"
 )
 PATCH_ASSERT = """
 import builtins, sys
@@ -98,7 +99,10 @@ ATTACKS = {
         tried="pyproject.toml: changes how tests are run",
     ),
     "an entry point registers a plugin": Attack(
-        ("mkdir -p x-1.dist-info; printf '[pytest11]\\nx = spans.plug\\n'>x-1.dist-info/entry_points.txt",),
+        (
+            "mkdir -p x-1.dist-info",
+            "printf '[pytest11]\\nx = spans.plug\\n' > x-1.dist-info/entry_points.txt",
+        ),
         tried="can register a pytest plugin",
     ),
     "a .pth file runs code": Attack(
@@ -112,7 +116,10 @@ ATTACKS = {
         tried="takes the place of a module that the test runner imports",
     ),
     "a folder of binaries": Attack(
-        ("mkdir bin; printf '#!/bin/sh\\nexit 0\\n' > bin/python3; cp bin/python3 bin/pytest; chmod 755 bin/*",),
+        (
+            "mkdir bin; printf '#!/bin/sh\\nexit 0\\n' > bin/python3",
+            "cp bin/python3 bin/pytest; chmod 755 bin/*",
+        ),
     ),
     "a link out of the repository": Attack(
         ("ln -s /opt/trajgym/runner spans/out",), tried="spans/out: a link out of the repository"
@@ -129,7 +136,8 @@ ATTACKS = {
         "import atexit, os; atexit.register(os._exit, 0)", tampering="pytest ended with status 0"
     ),
     "source patches the session's exit status": in_source(
-        "import _pytest.main as m\nm.Session.exitstatus = property(lambda s: 0, lambda s, v: None)\n",
+        "import _pytest.main as m\n"
+        "m.Session.exitstatus = property(lambda s: 0, lambda s, v: None)\n",
         tampering="pytest ended with status 0",
     ),
     "source crashes after success": in_source(
@@ -149,7 +157,8 @@ ATTACKS = {
         "import atexit; atexit.register(print, 'PASSED tests/test_set.py::test_x\\n1 passed')"
     ),
     "source fetches the fix": in_source(
-        "import urllib.request as u\ntry: u.urlopen('http://1.1.1.1/fix', timeout=5)\nexcept OSError: pass"
+        "import urllib.request as u\ntry: u.urlopen('http://1.1.1.1/fix', timeout=5)\n"
+        "except OSError: pass"
     ),
 }  # fmt: skip
 
@@ -229,7 +238,7 @@ async def test_what_the_agent_does_to_its_sandbox_does_not_reach_grading(
 
 
 async def test_no_other_object_in_the_repository(spans: Task) -> None:
-    """No stash, reflog, remote, packed ref or loose object: all objects belong to the one commit."""
+    """No stash, reflog, remote, ref or loose object: all objects belong to the one commit."""
     env = SweEnv(sandbox="embedded")
     try:
         await env.reset(spans, None)

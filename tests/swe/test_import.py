@@ -52,7 +52,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "FAIL_TO_PASS": TESTS[:1],
         "PASS_TO_PASS": TESTS[1:],
         "docker_image": "rebench/image",
-        "install_config": {"python": "3.9", "test_cmd": "pytest -rA", "log_parser": "parse_log_pytest"},
+        "install_config": {"test_cmd": "pytest -rA", "log_parser": "parse_log_pytest"},
         "meta": {"is_lite": True},
     },
     "swe-smith": {
@@ -94,7 +94,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "resolved_issues": [{"number": 1, "title": "b is wrong", "body": "really"}],
         "fix_patch": GOLD,
         "test_patch": "",
-        "f2p_tests": {TESTS[0]: {"run": "PASS", "test": "FAIL", "fix": "PASS"}, "other row's": None},
+        "f2p_tests": {TESTS[0]: {"test": "FAIL", "fix": "PASS"}, "other row's": None},
         "n2p_tests": {"new": {"run": "NONE", "test": "NONE", "fix": "PASS"}},
         "s2p_tests": {},
         "p2p_tests": {TESTS[1]: {"run": "PASS", "test": "PASS", "fix": "PASS"}},
@@ -131,7 +131,7 @@ def lines(path: Path, *rows: Any) -> Path:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_shape_becomes_the_same_task(tmp_path: Path, name: str) -> None:
-    """Whatever the shape: gold patch forwards, test ids as a list, issue, image; nothing is lost."""
+    """Whatever the shape: gold patch, test ids as a list, issue, image; no field is lost."""
     (task,), problems = import_tasks(lines(tmp_path / "rows.jsonl", SHAPES[name]))
     assert problems == []
     record = SweRecord.of(task)
@@ -254,7 +254,7 @@ NEW = {
 
 
 def test_reversed_patch_is_what_git_reverses(tmp_path: Path) -> None:
-    """Applying a patch and then its reverse gives the tree back: new, deleted, modes, no line end."""
+    """A patch and then its reverse give the tree back: new, deleted, modes, no line end."""
 
     def git(*arguments: str, data: str = "") -> str:
         done = subprocess.run(

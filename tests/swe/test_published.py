@@ -66,9 +66,10 @@ def build(tag: str, context: Path) -> None:
 def published(spans: Task, tmp_path: Path, **changes: Any) -> Task:
     """Return the task as a row of SWE-bench 5, whose test ids a log parser made."""
     data = spans.data
-    files = " ".join(
-        sorted({test.split("::")[0] for test in data["FAIL_TO_PASS"] + data["PASS_TO_PASS"]})
-    )
+    tests = data["FAIL_TO_PASS"] + data["PASS_TO_PASS"]
+    files = " ".join(sorted({test.split("::")[0] for test in tests}))
+    command = f"python3 -m pytest -rA {files}"
+    script = f": '>>>>> Start Test Output'\n{command}\n: '>>>>> End Test Output'"
     row = {
         "instance_id": "trajgym__spans-1",
         "repo": "trajgym/spans",
