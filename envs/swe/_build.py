@@ -166,7 +166,7 @@ class Builder:
             layout = layout_of(newer)
             install = Install(pythonpath=layout.pythonpath, needs=self.needs)
             suite = await self._suite(self._same(fixed), install, layout.tests)
-            good = await suite.stable()
+            good = await self._good(suite, f"{package} {new}")
             for file in _python_files(newer, layout):
                 if not (older / file).is_file():
                     continue
@@ -202,7 +202,7 @@ class Builder:
             layout = layout_of(tree)
             install = Install(pythonpath=layout.pythonpath, needs=self.needs)
             suite = await self._suite(self._same(fixed), install, layout.tests)
-            good = await suite.stable()
+            good = await self._good(suite, f"{package} {version}")
             seen: set[tuple[str, str, frozenset[str]]] = set()
             places = _places(tree, layout, seed)[: tries if tries is not None else 8 * count]
             for file, edit in places:
@@ -230,6 +230,16 @@ class Builder:
                     mutation=mutation,
                 )  # fmt: skip
                 yield _recipe(name, package, source, install, fixed, failing, good)
+
+    @staticmethod
+    async def _good(suite: Suite, name: str) -> set[str]:
+        good = await suite.stable()
+        if not good:
+            raise InvalidTask(
+                f"{name}: none of its tests passes in a sandbox; they may need packages (needs), "
+                "an installation of their own, or more time"
+            )
+        return good
 
     async def _tell(
         self,

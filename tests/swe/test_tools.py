@@ -148,7 +148,8 @@ async def test_expert_trajectory_gives_distances_and_rewards(spans: Task, tmp_pa
     )
     async with Store(tmp_path) as store:
         session = Session(config(), task, store=store)
-        await run(session, messages[:2] + [call("bash", command="echo something else entirely")])
+        other = [call("bash", command="echo something else entirely"), call("submit")]
+        await run(session, [*messages[:2], *other])
     distances = [turn.signals["expert_distance"] for turn in session.turns]
     assert distances[:2] == [0.0, 0.0]
     assert 0.2 < distances[2] <= 1.0
