@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 # A CPU build of PyTorch is enough for every test; set TORCH= to take what the extra asks for.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test test-local test-slow lint format bench clean
+.PHONY: demo test test-local test-slow test-trl test-mini lint format bench clean
 
 demo: $(VENV)/.demo  ## Real SWE tasks from collection to export, without a model key.
+	@if docker version >/dev/null 2>&1; then scripts/base-image.sh; fi || true
 	$(BIN)/trajgym demo
 
 test: $(VENV)/.dev system  ## The whole suite: Docker and embedded sandboxes included.
@@ -18,6 +19,12 @@ test-local: .venv-local/.ready  ## A real 135M model on this CPU, token-exact.
 
 test-slow: $(VENV)/.dev system  ## What takes minutes: recipes made again, releases end to end.
 	$(BIN)/python -m pytest -m slow
+
+test-mini:  ## mini-swe-agent, unmodified, in our sandboxes.
+	PYTHON='$(PYTHON)' scripts/test-mini-swe-agent.sh
+
+test-trl:  ## TRL's own trainers, on this CPU.
+	TORCH='$(TORCH)' PYTHON='$(PYTHON)' scripts/test-trl.sh
 
 lint: $(VENV)/.dev  ## Style, types (strict), and the import contract.
 	$(BIN)/ruff check .

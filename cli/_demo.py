@@ -13,8 +13,13 @@ from rich.table import Table
 
 from trajgym.cli._collect import CollectOptions, collect_with_progress
 from trajgym.cli._reward import export_run, run_reward
-from trajgym.envs.sandbox import ProviderName, close_shared_providers, shared_provider
-from trajgym.envs.swe import SourceUnavailable, SweEnv
+from trajgym.envs.sandbox import (
+    ImageNotFound,
+    ProviderName,
+    close_shared_providers,
+    shared_provider,
+)
+from trajgym.envs.swe import SourceUnavailable, SweEnv, prepare
 from trajgym.rewards import get_deriver
 from trajgym.trajectory import Run
 
@@ -52,7 +57,7 @@ def run_demo(
     """Collect, reward and export the demo tasks, and show where everything is."""
     console = Console()
     started = time.monotonic()
-    provider = asyncio.run(_which_sandbox(sandbox))
+    provider = asyncio.run(_which_sandbox(sandbox, console))
     console.print(f"Sandboxes: {provider}.", highlight=False)
     with console.status("Building tasks from package sources…"):
         source = _tasks()
@@ -85,10 +90,19 @@ def run_demo(
     )
 
 
-async def _which_sandbox(name: ProviderName) -> str:
-    provider = await shared_provider(name)
-    await close_shared_providers()
-    return provider.name
+async def _which_sandbox(name: ProviderName, console: Console) -> ProviderName:
+    """Return the kind of sandbox to use: ``auto`` needs an engine and the base image."""
+    try:
+        provider = await shared_provider(name)
+        await prepare(SweEnv.load_tasks("builtin")[0], provider)
+    except ImageNotFound as error:
+        if name != "auto":
+            raise
+        console.print(f"{error}; using the embedded sandbox.", highlight=False, soft_wrap=True)
+        return "embedded"
+    finally:
+        await close_shared_providers()
+    return "docker" if provider.name == "docker" else "embedded"
 
 
 def _tasks() -> _Source:
@@ -160,8 +174,10 @@ def _files(reports: list[ExportReport]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("export")
     table.add_column("records", justify="right")
+    table.add_column("left out", justify="right")
     table.add_column("file", overflow="fold")
     for report in reports:
         marked = f"{report.written} synthetic" if report.synthetic else str(report.written)
-        table.add_row(report.name, marked, ", ".join(map(str, report.files)))
+        files = ", ".join(map(str, report.files))
+        table.add_row(report.name, marked, str(len(report.dropped)), files)
     return table

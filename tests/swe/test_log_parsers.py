@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
     from trajgym.trajectory import Outcome, Task
 
-SUITES = {
-    "andialbrecht__sqlparse-0.5.0-to-0.5.1": 463,
-    "pallets__jinja-3.1.2-to-3.1.3": 845,
-    "mahmoud__boltons-23.0.0-to-23.1.0": 417,
-}
+SUITES = [
+    "andialbrecht__sqlparse-0.5.0-to-0.5.1",
+    "pallets__jinja-3.1.2-to-3.1.3",
+    "mahmoud__boltons-23.0.0-to-23.1.0",
+]
 UNITTEST = """\
 test_add (pkg.tests.T) ... ok
 test_sub (pkg.tests.T)
@@ -108,8 +108,10 @@ def ours(record: SweRecord, results: Any) -> Outcome:
 async def test_verdicts_agree_on_real_logs(name: str) -> None:
     """Gold, nothing and half: swebench's verdict, our log rules and pytest's report agree.
 
-    Test by test, swebench's functions and ours agree on every log. Against pytest's report the
-    only differences are ids that the -rA parser cuts at a blank, several of which become one.
+    Test by test, swebench's functions and ours agree on every log. Against pytest's report there
+    are two differences: ids that the -rA parser cuts at a blank, several of which become one, and
+    tests that pass though a failure was expected (XPASS), which that parser does not know. One of
+    sqlparse's listed tests is such a one: with the field's parser its gold patch fails.
     """
     from swebench.harness.log_parsers import PARSER_REGISTRY
 
@@ -128,13 +130,14 @@ async def test_verdicts_agree_on_real_logs(name: str) -> None:
         mine = ours(published, parsed)
         assert {t for t in wanted(published) if passing(published, t, parsed)} == good
         exact = parse_junit(log.report, {test.split("::")[0] for test in wanted(record)})
-        assert (mine.passed, ours(record, exact).passed) == (resolved, solved)
-        assert resolved == solved
-        lost = {test for test in exact if test not in parsed}
-        assert all(
-            " " in test or "\n" in test or exact[test] in {"skipped", "xfailed"} for test in lost
-        )
-        assert solved is False or len(exact) == SUITES[name]
+        xpass = {line.split()[1] for line in log.text.splitlines() if line.startswith("XPASS ")}
+        unknown = xpass.intersection(wanted(published))
+        assert mine.passed == resolved == (solved and not unknown)
+        assert ours(record, exact).passed == solved
+        assert bool(unknown) <= name.startswith("andialbrecht__sqlparse")
+        lost = {test for test in exact if test not in parsed} - xpass
+        expected = {"skipped", "xfailed"}
+        assert all({" ", "\n"} & set(test) or exact[test] in expected for test in lost)
 
 
 def test_unittest_logs_are_read_by_the_fields_parser() -> None:
