@@ -8,6 +8,8 @@ import pytest
 
 from trajgym.envs import EnvironmentFault
 from trajgym.envs.swe import InvalidTask, grade, load_tasks
+from trajgym.envs.swe._outcome import Graded, merged
+from trajgym.envs.swe._testrun import SuiteRun
 from trajgym.trajectory import Task
 
 if TYPE_CHECKING:
@@ -181,3 +183,20 @@ async def test_record_without_a_source_can_not_be_run(
     data = {key: value for key, value in spans.data.items() if key != "source"}
     with pytest.raises(InvalidTask, match="field source is missing"):
         await grade(Task(id=spans.id, data=data), b"", sandboxes)
+
+
+async def test_flaky_tests_are_run_again(sandboxes: SandboxProvider, spans: Task) -> None:
+    """A task that declares retries runs failing tests again, and nothing once all have passed."""
+    data = {**spans.data, "install_config": {"retries": 2}}
+    flaky = spans.model_copy(update={"data": data})
+    empty = await grade(flaky, b"", sandboxes)
+    gold = await grade(flaky, spans.data["patch"].encode(), sandboxes)
+    assert (empty.score, empty.details["retried"], empty.details["p2p"]) == (0.0, 2, 1.0)
+    assert (gold.score, gold.details["retried"]) == (1.0, 0)
+
+
+def test_passing_once_is_enough() -> None:
+    """What passed in one run stays passed; the rest has its last status."""
+    first = Graded(SuiteRun({"a": "passed", "b": "failed", "c": "failed"}), {}, ())
+    again = Graded(SuiteRun({"a": "failed", "b": "passed", "c": "error"}), {}, ())
+    assert merged(first, again).run.results == {"a": "passed", "b": "passed", "c": "error"}
