@@ -103,15 +103,23 @@ def export_commit(repo: str, commit: str, into: Path, cache_dir: Path | None = N
     """Fill a folder with the files of a commit; links and submodules are left out."""
     source = _clone(repo, cache_dir)
     listing = _git(into, "--git-dir", str(source), "ls-tree", "-r", "-z", commit)
+    files: list[tuple[str, str, Path]] = []
     for entry in filter(None, listing.split(b"\0")):
         about, _, name = entry.partition(b"\t")
         mode, kind, blob = about.decode().split(" ")
-        if kind != "blob" or mode == "120000":
-            continue
-        target = into / os.fsdecode(name)
+        if kind == "blob" and mode != "120000":
+            files.append((mode, blob, into / os.fsdecode(name)))
+    wanted = "".join(f"{blob}\n" for _, blob, _ in files).encode()
+    output = _git(into, "--git-dir", str(source), "cat-file", "--batch", data=wanted)
+    at = 0
+    for mode, _, target in files:
+        head, _, _ = output[at : at + 200].partition(b"\n")
+        size = int(head.split(b" ")[2])
+        at += len(head) + 1
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(_git(into, "--git-dir", str(source), "cat-file", "blob", blob))
+        target.write_bytes(output[at : at + size])
         target.chmod(0o755 if mode == "100755" else 0o644)
+        at += size + 1
 
 
 def fixes_in(repo: str, commits: str, cache_dir: Path | None = None) -> list[Commit]:
@@ -173,12 +181,13 @@ def _is_utf8(name: bytes, *trees: Path) -> bool:
     return True
 
 
-def _git(folder: Path, *arguments: str) -> bytes:
+def _git(folder: Path, *arguments: str, data: bytes = b"") -> bytes:
     try:
         done = subprocess.run(
             ["git", "-c", "core.autocrlf=false", "-c", "core.quotePath=true", *arguments],
             cwd=folder,
             env={"PATH": os.environ.get("PATH", os.defpath), **SAFE_ENV, **_AUTHOR},
+            input=data,
             capture_output=True,
             timeout=_SECONDS,
             check=True,

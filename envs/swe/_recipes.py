@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trajgym.envs.swe._cache import build_once, cache_root, content_key
-from trajgym.envs.swe._corpus import corpus_recipes
+from trajgym.envs.swe._corpus import corpus_recipes, expand
 from trajgym.envs.swe._errors import InvalidTask
-from trajgym.envs.swe._import import import_tasks, rows_of
-from trajgym.envs.swe._record import FileSource, SweRecord, read_records
+from trajgym.envs.swe._import import rows_of
+from trajgym.envs.swe._record import FileSource, SweRecord, documents
 from trajgym.envs.swe._sources import TREE_FORMAT, base_tree, patches_of
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def load_tasks(source: str | Path | Iterable[str], *, cache_dir: Path | None = N
 
     Args:
         source: path of a ``.json``, ``.jsonl``, ``.parquet`` or ``.arrow`` file of records or
-            recipes, or of a folder of ``.json`` and ``.jsonl``; ``"builtin"`` (two
+            recipes, or of a folder of them; ``"builtin"`` (two
             tasks that need no index); ``"recipes"`` (real tasks, built at first use); ``"demo"``
             (six quick ones of these); ``"corpus"`` (see :func:`corpus_names`); or one or several
             task ids out of these.
@@ -103,22 +103,31 @@ def build_task(recipe: dict[str, Any], cache_dir: Path | None = None) -> Task:
         made = {**recipe, "base_commit": commit, "patch": patch, "test_patch": test_patch}
         (work / "record.json").write_text(json.dumps(made, indent=1))
 
-    record = read_records(build_once(target, build) / "record.json")[0]
+    ((where, made),) = documents(build_once(target, build) / "record.json")
+    record = SweRecord.parse(made, where)
     base_tree(record, cache_dir)
     return record.to_task()
 
 
 def _from_files(path: Path, cache_dir: Path | None) -> list[Task]:
     """Return the tasks of a file or folder; here, other than in an import, one bad record stops."""
-    if path.suffix in {".parquet", ".arrow"}:
-        tasks, problems = import_tasks(path)
-        if problems:
-            raise InvalidTask(f"{problems[0]} ({len(problems)} records can't be read)")
-        return tasks
-    recipes = [row for _, row in rows_of(path) if isinstance(row, dict)] if path.is_file() else []
-    if recipes and all("patch" not in row and "source" in row for row in recipes):
-        return [build_task(row, cache_dir) for row in recipes]
-    return [record.to_task() for record in read_records(path)]
+    if not path.exists():
+        raise InvalidTask(f"{path}: no such task file; give a file of records, or a folder of them")
+    tasks: dict[str, Task] = {}
+    for where, row in rows_of(path):
+        for task in _tasks_in(where, row, cache_dir):
+            if task.id in tasks:
+                raise InvalidTask(f"{where}: instance_id {task.id!r} occurs twice")
+            tasks[task.id] = task
+    return list(tasks.values())
+
+
+def _tasks_in(where: str, row: Any, cache_dir: Path | None) -> list[Task]:
+    """Return the tasks of one row: a record, a recipe, or a document of recipes."""
+    if not isinstance(row, dict) or "patch" in row or not isinstance(row.get("source"), dict):
+        return [SweRecord.parse(row, where).to_task()]
+    recipes = expand(row) if "tasks" in row else [row]
+    return [build_task(recipe, cache_dir) for recipe in recipes]
 
 
 def _looks_like_path(source: str) -> bool:

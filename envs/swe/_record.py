@@ -26,7 +26,6 @@ __all__ = [
     "ReleaseSource",
     "SweRecord",
     "documents",
-    "read_records",
 ]
 
 
@@ -225,33 +224,6 @@ class SweRecord(BaseModel):
 
 def _problem(kind: str, message: str) -> str:
     return "is missing" if kind == "missing" else message[:200]
-
-
-def read_records(path: Path) -> list[SweRecord]:
-    """Read records from a ``.json`` file (one or a list), a ``.jsonl`` file, or a folder of them.
-
-    Raises:
-        InvalidTask: no such file, not JSON, a field is missing, or an id occurs twice.
-    """
-    records: dict[str, SweRecord] = {}
-    for file in _files(path):
-        for where, data in documents(file):
-            record = SweRecord.parse(data, where)
-            if record.instance_id in records:
-                raise InvalidTask(f"{where}: instance_id {record.instance_id!r} occurs twice")
-            records[record.instance_id] = record
-    return list(records.values())
-
-
-def _files(path: Path) -> list[Path]:
-    if path.is_dir():
-        found = sorted(p for p in path.iterdir() if p.suffix in {".json", ".jsonl"})
-        if not found:
-            raise InvalidTask(f"{path}: no .json or .jsonl file in this folder")
-        return found
-    if not path.is_file():
-        raise InvalidTask(f"{path}: no such task file; give a .json or .jsonl file or a folder")
-    return [path]
 
 
 def documents(file: Path) -> list[tuple[str, Any]]:

@@ -153,6 +153,7 @@ async def test_bugs_are_kept_if_some_tests_tell_them(
     document = json.loads(file.read_text())
     assert sorted(expand(document), key=str) == sorted(recipes, key=str)
     assert "def " not in file.read_text()
+    assert {task.id for task in load_tasks(file.parent)} == {r["instance_id"] for r in recipes}
 
 
 async def test_recipe_of_another_file_is_refused(tiny: str, sandboxes: SandboxProvider) -> None:
