@@ -82,6 +82,7 @@ class Builder:
         provider: where tests run.
         needs: pinned packages that the tests need besides pytest.
         seconds: limit of one run of a suite; a change that makes tests endless is no task.
+        runs: how often tests must pass on the fixed side to be listed.
         cache_dir: instead of the user's cache.
         on_candidate: called with each candidate's name and the reason why it is none, empty if it
             became a recipe.
@@ -93,12 +94,14 @@ class Builder:
         *,
         needs: Sequence[str] = (),
         seconds: float = 120.0,
+        runs: int = 3,
         cache_dir: Path | None = None,
         on_candidate: Callable[[str, str], None] = lambda _name, _why: None,
     ) -> None:
         self.provider = provider
         self.needs = list(needs)
         self.seconds = seconds
+        self.runs = runs
         self.cache_dir = cache_dir
         self.on_candidate = on_candidate
 
@@ -231,9 +234,8 @@ class Builder:
                 )  # fmt: skip
                 yield _recipe(name, package, source, install, fixed, failing, good)
 
-    @staticmethod
-    async def _good(suite: Suite, name: str) -> set[str]:
-        good = await suite.stable()
+    async def _good(self, suite: Suite, name: str) -> set[str]:
+        good = await suite.stable(times=self.runs)
         if not good:
             raise InvalidTask(
                 f"{name}: none of its tests passes in a sandbox; they may need packages (needs), "
@@ -284,7 +286,7 @@ class Builder:
             raise InvalidTask(f"{name}: {'tests' if gold.strip() else 'sources'} did not change")
         install = Install(pythonpath=layout.pythonpath, needs=self.needs)
         suite = await self._suite(source, install, layout.tests)
-        good = await suite.stable(tests, gold)
+        good = await suite.stable(tests, gold, times=self.runs)
         before = passed_in(await suite.run(tests))
         old = passed_in(await suite.run())
         failing = (good - before) - old
