@@ -76,6 +76,9 @@ async def suites() -> dict[str, Any]:
         for task in load_tasks(SUITES):
             spec = await prepare(task, provider)
             async with await provider.start(spec) as sandbox:
+                for name in ("test_patch", "patch"):
+                    await sandbox.write_file(f"/tmp/{name}", task.data[name].encode())
+                    await sandbox.run(f"git apply /tmp/{name}")
                 command = f"python3 -m pytest -rA {OPTIONS} {files_of(task)} > /tmp/log 2>&1"
                 await sandbox.run(command, timeout=300)
                 log = (await sandbox.read_file("/tmp/log")).decode("utf-8", "replace")
