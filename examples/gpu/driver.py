@@ -120,4 +120,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    # The worker's thread and the trainer share one interpreter: hand it over often.
+    sys.setswitchinterval(5e-4)
     sys.exit(0 if Driver(parser().parse_args()).all() else 1)
