@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # A CPU build of PyTorch is enough for every test; set TORCH= to take what the extra asks for.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test test-local test-trl test-verl lint format bench clean
+.PHONY: demo test test-local test-trl test-verl test-slow test-mini lint format bench clean
 
 demo: $(VENV)/.demo  ## Real SWE tasks from collection to export, without a model key.
 	@if docker version >/dev/null 2>&1; then scripts/base-image.sh; fi || true
@@ -16,6 +16,12 @@ test: $(VENV)/.dev system  ## The whole suite: Docker and embedded sandboxes inc
 
 test-local: .venv-local/.ready  ## A real 135M model on this CPU, token-exact.
 	.venv-local/bin/python -m pytest tests/rollout/test_local.py -m local
+
+test-slow: $(VENV)/.dev system  ## What takes minutes: recipes made again, releases end to end.
+	$(BIN)/python -m pytest -m slow
+
+test-mini:  ## mini-swe-agent, unmodified, in our sandboxes.
+	PYTHON='$(PYTHON)' scripts/test-mini-swe-agent.sh
 
 test-trl:  ## TRL's own trainers, on this CPU.
 	TORCH='$(TORCH)' PYTHON='$(PYTHON)' scripts/test-trl.sh

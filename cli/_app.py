@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
 from rich.console import Console
 
+from trajgym.cli._kinds import SandboxKind
+from trajgym.cli._swe import swe
 from trajgym.trajectory import TrajgymError
 
 __all__ = ["app", "main"]
@@ -23,19 +24,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+app.add_typer(swe)
+
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
 EnvConfig = Annotated[
     Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
     typer.Option("--set", metavar="KEY=VALUE", help="Setting of the environment; JSON or text."),
 ]
-
-
-class SandboxKind(StrEnum):
-    """Kinds of sandbox, for the command line."""
-
-    auto = "auto"
-    docker = "docker"
-    embedded = "embedded"
 
 
 def main() -> None:

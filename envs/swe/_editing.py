@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trajgym.envs import ToolError
 
-__all__ = ["inserted", "numbered", "replaced", "shortened"]
+__all__ = ["inserted", "numbered", "replaced", "rest_of", "shortened"]
 
 _SHOWN_LINES = 20
 
@@ -78,6 +78,15 @@ def numbered(text: str, start: int, end: int | None, path: str) -> str:
         raise ToolError(f"{path} has {len(lines)} lines; {start} to {end} is no range in it")
     shown = (f"{number:6}\t{lines[number - 1].rstrip()}" for number in range(start, last + 1))
     return "\n".join(shown)
+
+
+def rest_of(text: str, start: int, window: int) -> str:
+    """Say which lines lie outside a window that begins at ``start``; empty if none does."""
+    total = len(_split(text))
+    last = min(total, start + window - 1)
+    if start == 1 and last == total:
+        return ""
+    return f"[lines {start} to {last} of {total}]"
 
 
 def shortened(data: bytes, limit: int, dropped: int = 0) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import posixpath
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 from trajgym.envs import Budgets, Env, ToolError, ToolResult, tool, tools_of
 from trajgym.envs.sandbox import (
     ProviderName,
-    SandboxFileError,
     Snapshot,
     close_shared_providers,
     shared_provider,
@@ -22,10 +20,12 @@ from trajgym.envs.swe import _editing as editing
 from trajgym.envs.swe._demo import demo_agent
 from trajgym.envs.swe._extract import extract_change
 from trajgym.envs.swe._grade import grade, ungraded
+from trajgym.envs.swe._hunks import parse_patch
 from trajgym.envs.swe._images import BASE_IMAGE, prepare
 from trajgym.envs.swe._layout import REPO
 from trajgym.envs.swe._recipes import load_tasks
 from trajgym.envs.swe._record import SweRecord
+from trajgym.envs.swe._signals import Trace, localisation
 from trajgym.trajectory import InvalidInput, Outcome, TrajgymError
 
 if TYPE_CHECKING:
@@ -34,10 +34,7 @@ if TYPE_CHECKING:
     from trajgym.envs.sandbox import CommandResult, Sandbox, SandboxProvider, SandboxSpec
     from trajgym.trajectory import Message, Task
 
-__all__ = ["BashSweEnv", "SweEnv", "SweEnvBase"]
-
-_TESTS = re.compile(r"\b(pytest|unittest|tox|nox)\b")
-_COUNTS = re.compile(rb"(\d+) (passed|failed|error)")
+__all__ = ["BashSweEnv", "SweEnvBase"]
 
 _DURATION = re.compile(rb"(\d (?:passed|failed|errors?|skipped|warnings?|deselected)) in [\d.]+s\b")
 
@@ -61,6 +58,8 @@ class SweEnvBase(Env):
         command_seconds: default and upper limit of one command.
         output_bytes: what a tool shows of an output; the middle of a longer one is left out.
         test_seconds: limit of the test run in grading.
+        calls: most tool calls of an attempt; when they are used up it ends ``truncated:calls``.
+        remind_at: how many calls before that each result begins to say what is left.
         base_image: for Docker: what task images are built on.
         cache_dir: where sources are kept, instead of the user's cache.
     """
@@ -76,6 +75,8 @@ class SweEnvBase(Env):
         command_seconds: float = 60.0,
         output_bytes: int = 16_000,
         test_seconds: float = 300.0,
+        calls: int | None = None,
+        remind_at: int = 5,
         base_image: str = BASE_IMAGE,
         cache_dir: str | None = None,
     ) -> None:
@@ -86,13 +87,17 @@ class SweEnvBase(Env):
         self.command_seconds = command_seconds
         self.output_bytes = output_bytes
         self.test_seconds = test_seconds
+        if calls is not None and calls < 1:
+            raise InvalidInput(f"calls must be at least 1, not {calls}")
+        self.calls = calls
+        self.remind_at = remind_at
         self.base_image = base_image
         self.cache_dir = Path(cache_dir) if cache_dir else None
         self._kind: ProviderName = sandbox
         self._provider: SandboxProvider | None = None
         self._running: Sandbox | None = None
         self._task: Task | None = None
-        self._edited: list[str] = []
+        self._trace = Trace()
 
     @classmethod
     def load_tasks(cls, source: str) -> list[Task]:
@@ -135,6 +140,8 @@ class SweEnvBase(Env):
         del seed
         record = SweRecord.of(task)
         self._task = task
+        gold = [change.path for change in parse_patch(record.patch)]
+        self._trace = Trace(gold=gold, expert=_expert(record))
         provider = await self._open()
         self._running = await provider.start(await self._spec(task, provider))
         return _PROMPT.format(
@@ -144,17 +151,26 @@ class SweEnvBase(Env):
     async def snapshot(self) -> str:
         """Keep the files of the sandbox."""
         kept = await self.sandbox.snapshot()
-        return json.dumps({"provider": kept.provider, "id": kept.id, "edited": self._edited})
+        state = {"provider": kept.provider, "id": kept.id, "trace": self._trace.to_json()}
+        return json.dumps({**state, **self.kept()})
 
     async def restore(self, task: Task, seed: int | None, snapshot: str) -> None:
         """Start a sandbox with the files of a snapshot."""
         del seed
         state = json.loads(snapshot)
         self._task = task
-        self._edited = list(state["edited"])
+        self._trace = Trace.of_json(state["trace"])
+        self.take(state)
         kept = Snapshot(state["provider"], state["id"])
         provider = await self._open()
         self._running = await provider.restore(kept, await self._spec(task, provider))
+
+    def kept(self) -> dict[str, Any]:
+        """Return what of a tool set's own state goes with a snapshot, as JSON values."""
+        return {}
+
+    def take(self, state: dict[str, Any]) -> None:
+        """Take back what :meth:`kept` gave."""
 
     async def verify(self) -> Outcome:
         """Grade the agent's change in a fresh sandbox; see :func:`trajgym.envs.swe.grade`."""
@@ -163,13 +179,19 @@ class SweEnvBase(Env):
         change = await extract_change(self.sandbox)
         if change.problem:
             return ungraded(self._task, change.problem)
-        return await grade(
+        outcome = await grade(
             self._task,
             change.patch,
             self._provider,
             spec=self.sandbox.spec,
             test_seconds=self.test_seconds,
         )
+        record = SweRecord.of(self._task)
+        where = localisation(change.patch.decode("utf-8", "replace"), record.patch)
+        outcome.details["localisation"] = where
+        if expert := _expert(record):
+            outcome.details["expert_actions"] = expert
+        return outcome
 
     async def close(self) -> None:
         """Remove the sandbox."""
@@ -189,16 +211,29 @@ class SweEnvBase(Env):
             raise ToolError("timeout must be a positive number of seconds")
         seconds = min(timeout or self.command_seconds, self.command_seconds)
         line = ["/bin/bash", "-c", 'exec 2>&1; eval "$1"', "bash", command]
+        near = self._trace.call("bash", {"command": command, "timeout": timeout})
         done = await self.sandbox.run(line, timeout=seconds, cwd=REPO)
         signals: dict[str, Any] = {"exit_code": done.exit_code, "timed_out": done.timed_out}
-        if _TESTS.search(command):
-            signals |= _test_signals(done)
-        return ToolResult(content=self._shown(done, seconds), signals=signals)
+        signals |= self._trace.command(command, done.stdout, done.ok) | near
+        return self._result(self._shown(done, seconds), signals)
 
     @tool
     async def submit(self) -> ToolResult:
         """Hand in the work: the repository as it is now is graded."""
-        return ToolResult(content="submitted", done=True, signals={"submitted": True})
+        signals = self._trace.call("submit", {}) | self._trace.submit()
+        return ToolResult(content="submitted", done=True, signals=signals)
+
+    def _result(self, content: str, signals: dict[str, Any]) -> ToolResult:
+        """Return a result that says, towards the end, how many calls are left."""
+        if self.calls is None:
+            return ToolResult(content=content, signals=signals)
+        left = self.calls - self._trace.calls
+        if left <= 0:
+            said = f"{content}\n[all {self.calls} calls are used: the work is graded as it is]"
+            return ToolResult(content=said, signals=signals, truncated="calls")
+        if left <= self.remind_at:
+            content += f"\n[{left} of {self.calls} calls left; submit when the work is done]"
+        return ToolResult(content=content, signals=signals)
 
     async def _open(self) -> SandboxProvider:
         self._provider = await shared_provider(self._kind)
@@ -225,100 +260,6 @@ class BashSweEnv(SweEnvBase):
     """A SWE task with a shell as the only tool besides ``submit``."""
 
 
-class SweEnv(SweEnvBase):
-    """A SWE task with a shell, a file viewer and an editor: ``trajgym.envs`` id ``swe``."""
-
-    hint: ClassVar[str] = "Look at files with view, change them with str_replace, insert, create. "
-
-    @tool
-    async def view(self, path: str, start: int = 1, end: int | None = None) -> ToolResult:
-        """Show lines of a file with their numbers, or list a folder.
-
-        Args:
-            path: relative to the repository, or absolute.
-            start: first line, from 1.
-            end: last line, included; by default the end of the file.
-        """
-        try:
-            content = await self._read(path)
-        except ToolError:
-            listing = await self.sandbox.run(["ls", "-1Ap", f"{_absolute(path)}/"], timeout=30.0)
-            if not listing.ok:
-                raise
-            text = editing.shortened(listing.stdout, self.output_bytes, listing.dropped_stdout)
-            return ToolResult(content=text or "the folder is empty")
-        text = editing.numbered(content, start, end, path)
-        shown = editing.shortened(editing.encode(text), self.output_bytes)
-        return ToolResult(content=shown, signals={"viewed": path})
-
-    @tool
-    async def str_replace(self, path: str, old: str, new: str) -> ToolResult:
-        """Replace text that occurs exactly once in a file.
-
-        Args:
-            path: relative to the repository, or absolute.
-            old: the text as it stands in the file, blanks and line ends included.
-            new: the text to put in its place.
-        """
-        text, line = editing.replaced(await self._read(path), old, new, path)
-        return await self._write(path, text, f"replaced at line {line} of {path}")
-
-    @tool
-    async def insert(self, path: str, line: int, text: str) -> ToolResult:
-        """Insert whole lines into a file.
-
-        Args:
-            path: relative to the repository, or absolute.
-            line: the number of the line after which they are inserted; 0 is the top.
-            text: the lines.
-        """
-        changed = editing.inserted(await self._read(path), line, text, path)
-        return await self._write(path, changed, f"inserted after line {line} of {path}")
-
-    @tool
-    async def create(self, path: str, content: str) -> ToolResult:
-        """Create a file; an existing file is an error.
-
-        Args:
-            path: relative to the repository, or absolute; folders are created.
-            content: the whole content.
-        """
-        there = await self.sandbox.run(["test", "-e", _absolute(path)], timeout=30.0)
-        if there.ok:
-            raise ToolError(f"{path} exists already; change it with str_replace or insert")
-        return await self._write(path, content, f"created {path}", mode=0o644)
-
-    async def _read(self, path: str) -> str:
-        try:
-            return editing.decode(await self.sandbox.read_file(_absolute(path)))
-        except SandboxFileError as error:
-            raise ToolError(f"{path} can't be read: {error}") from error
-
-    async def _write(
-        self, path: str, text: str, said: str, *, mode: int | None = None
-    ) -> ToolResult:
-        where = _absolute(path)
-        if mode is None:
-            stat = await self.sandbox.run(["stat", "-L", "-c", "%a", where], timeout=30.0)
-            mode = int(stat.stdout, 8) if stat.ok else 0o644
-        try:
-            await self.sandbox.write_file(where, editing.encode(text), mode=mode)
-        except SandboxFileError as error:
-            raise ToolError(f"{path} can't be written: {error}") from error
-        relative = where.removeprefix(f"{REPO}/")
-        if relative not in self._edited:
-            self._edited.append(relative)
-        return ToolResult(content=said, signals={"files_edited_so_far": list(self._edited)})
-
-
-def _absolute(path: str) -> str:
-    if not path or "\0" in path:
-        raise ToolError("path is empty or holds a NUL character")
-    return posixpath.normpath(posixpath.join(REPO, path))
-
-
-def _test_signals(done: CommandResult) -> dict[str, Any]:
-    signals: dict[str, Any] = {"tests_run": True, "tests_ok": done.ok}
-    for count, kind in _COUNTS.findall(done.stdout[-2000:]):
-        signals[f"tests_{kind.decode()}"] = int(count)
-    return signals
+def _expert(record: SweRecord) -> list[str]:
+    found = (record.model_extra or {}).get("expert_actions") or []
+    return [str(action) for action in found]

@@ -3,46 +3,37 @@
 Layers, each of which stops what the others can't: only regular source files of the change are
 taken (:mod:`trajgym.envs.swe._paths`); tests come from the base and the task; results come from a
 report with exact test ids; a test with a random name that must fail shows whether outcomes are
-rewritten; pytest's exit status must agree. What can't be stopped: code under test shares a process
-with the test runner, so code that finds out the random test and fails it alone is not caught.
+rewritten; pytest's exit status must agree (:mod:`trajgym.envs.swe._testrun`). What can't be
+stopped: code under test shares a process with the test runner, so code that finds out the random
+test and fails it alone is not caught.
 """
 
 from __future__ import annotations
 
 import secrets
-import shlex
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from trajgym.envs import EnvironmentFault
 from trajgym.envs.sandbox import SandboxFileError
 from trajgym.envs.swe._extract import git_env, git_setup
 from trajgym.envs.swe._images import prepare
-from trajgym.envs.swe._junit import BadReport, parse_junit, reported_id
-from trajgym.envs.swe._layout import REPO, RUNNER, import_roots
+from trajgym.envs.swe._layout import REPO, import_roots
+from trajgym.envs.swe._outcome import Graded, merged, outcome_of, passing, wanted
 from trajgym.envs.swe._paths import Change, parse_raw_diff, refusal
 from trajgym.envs.swe._record import SweRecord
-from trajgym.trajectory import Outcome
+from trajgym.envs.swe._tampering import READ_FOR, attempts
+from trajgym.envs.swe._testrun import SuiteRun, run_task_tests
 
 if TYPE_CHECKING:
     from trajgym.envs.sandbox import CommandResult, Sandbox, SandboxProvider, SandboxSpec
-    from trajgym.envs.swe._junit import TestStatus
-    from trajgym.trajectory import Task
+    from trajgym.trajectory import Outcome, Task
 
 __all__ = ["grade", "ungraded"]
 
 _STEP_SECONDS = 120.0
-_MAX_REPORT = 64 << 20
-_SHOWN = 20
+_READ_PATHS = 50
+_READ_BYTES = 1 << 20
 _LIST = "git diff --cached --raw -z --no-renames --no-abbrev --no-ext-diff HEAD"
-_FAILURES = 1  # pytest's exit status when tests ran and some failed: the canary always does
-
-
-class _Run(NamedTuple):
-    """What the test run gave; ``problem`` says why there are no results."""
-
-    results: dict[str, TestStatus]
-    problem: str = ""
-    tampering: tuple[str, ...] = ()
 
 
 async def grade(
@@ -63,10 +54,12 @@ async def grade(
         test_seconds: limit for the test run.
 
     The score is 1.0 if every FAIL_TO_PASS test passes and every PASS_TO_PASS test passes or fails
-    as expected (xfail); a test that is skipped or missing has not passed. ``details`` holds
-    ``f2p_passed``, ``f2p_total``, ``f2p`` (share) and the same for ``p2p``, ``failing`` (at most 20
-    ids), ``left_out`` (paths not taken, with the reason), ``tampered``, ``tampering`` and
-    ``problem``.
+    as expected (xfail); a test that is skipped or missing has not passed. Records with a log parser
+    follow the rules of the ``swebench`` package instead, see :mod:`trajgym.envs.swe._outcome`.
+    ``details`` holds ``f2p_passed``, ``f2p_total``, ``f2p`` (share) and the same for ``p2p``,
+    ``failing`` (at most 20 ids), ``left_out`` (paths not taken, with the reason), ``tampered``,
+    ``tampering`` (what shows that outcomes were rewritten; the score is 0), ``tried`` (attempts
+    that were taken back and had no effect; the score stands), ``retried`` and ``problem``.
 
     Raises:
         InvalidTask: the task is no SWE task.
@@ -93,13 +86,21 @@ async def _grade_once(
     spec: SandboxSpec,
     test_seconds: float,
 ) -> Outcome:
-    async with await provider.start(spec) as sandbox:
-        return await _Grading(record, sandbox, test_seconds).run(patch)
+    graded = Graded(SuiteRun({}), {}, ())
+    tests = wanted(record)
+    for again in range(record.install.retries + 1):
+        async with await provider.start(spec) as sandbox:
+            found = await _Grading(record, sandbox, test_seconds).run(patch, tests)
+        graded = merged(graded, found) if again else found
+        tests = [test for test in tests if not passing(record, test, graded.run.results)]
+        if not tests or graded.run.problem or graded.run.tampering:
+            break
+    return outcome_of(record, graded, len(patch), again)
 
 
 def ungraded(task: Task, problem: str) -> Outcome:
     """Return the outcome of an attempt that left no change which could be graded."""
-    return _outcome(SweRecord.of(task), _Run({}, problem), b"", {})
+    return outcome_of(SweRecord.of(task), Graded(SuiteRun({}, problem), {}, ()), 0)
 
 
 class _Grading:
@@ -111,16 +112,24 @@ class _Grading:
         self.test_seconds = test_seconds
         # No name in the sandbox can be guessed by what the agent wrote.
         self.work = f"/tmp/trajgym-{secrets.token_hex(8)}"  # noqa: S108  # inside the sandbox
-        self.left_out: dict[str, str] = {}
+        self.left_out: dict[Change, str] = {}
+        self.tried: list[str] = []
 
-    async def run(self, patch: bytes) -> Outcome:
+    async def run(self, patch: bytes, tests: list[str]) -> Graded:
         await self._must("prepare", git_setup(self.work))
         task_tests = await self._paths_of(self.record.test_patch.encode())
-        if patch.strip() and (problem := await self._apply_change(patch, task_tests)):
-            return _outcome(self.record, _Run({}, problem), patch, self.left_out)
+        problem = await self._apply_change(patch, task_tests) if patch.strip() else ""
+        if problem:
+            return self._graded(SuiteRun({}, problem))
         if self.record.test_patch.strip():
             await self._apply_tests()
-        return _outcome(self.record, await self._run_tests(), patch, self.left_out)
+        return self._graded(
+            await run_task_tests(self.record, self.sandbox, self.work, tests, self.test_seconds)
+        )
+
+    def _graded(self, run: SuiteRun) -> Graded:
+        left_out = {change.text: reason for change, reason in self.left_out.items()}
+        return Graded(run, left_out, tuple(self.tried))
 
     async def _paths_of(self, patch: bytes) -> list[str]:
         """Return the paths that the task's own test patch writes."""
@@ -150,13 +159,33 @@ class _Grading:
         if listing.dropped_stdout:
             return "the change touches too many files"
         roots = import_roots(self.record)
-        refused: list[Change] = []
         for change in parse_raw_diff(listing.stdout):
             if reason := refusal(change, roots, task_tests):
-                refused.append(change)
-                self.left_out[change.text] = reason
-        await self._take_back(refused)
+                self.left_out[change] = reason
+        own = {*task_tests, *(test.split("::")[0] for test in wanted(self.record))}
+        self.tried = attempts(self.left_out, await self._added(), own)
+        await self._take_back(list(self.left_out))
         return ""
+
+    async def _added(self) -> dict[bytes, bytes]:
+        """Return what the change adds to paths whose content tells an attempt from an edit."""
+        paths = [
+            change.path
+            for change, reason in self.left_out.items()
+            if reason in READ_FOR and change.status != "D"
+        ]
+        added: dict[bytes, bytes] = {}
+        for path in paths[:_READ_PATHS]:
+            done = await self._run(
+                f"{git_env(self.work)}cd {REPO}\nxargs -0 git diff --cached -U0 --no-renames "
+                f"--text --no-color --no-ext-diff --no-textconv HEAD -- | head -c {_READ_BYTES}",
+                path + b"\0",
+            )
+            lines = done.stdout.split(b"\n")
+            added[path] = b"\n".join(
+                line[1:] for line in lines if line.startswith(b"+") and line[:4] != b"+++ "
+            )
+        return added
 
     async def _take_back(self, refused: list[Change]) -> None:
         new = b"".join(c.path + b"\0" for c in refused if c.status == "A")
@@ -177,46 +206,6 @@ class _Grading:
             self._git("apply --whitespace=nowarn", "tests.patch"),
         )
 
-    async def _run_tests(self) -> _Run:
-        record = self.record
-        files = sorted({test.split("::")[0] for test in _wanted(record)})
-        canary = f"test_{secrets.token_hex(8)}"
-        folder = files[0].rpartition("/")[0]
-        canary_file = f"{folder}/{canary}.py" if folder else f"{canary}.py"
-        body = f"def {canary}():\n    raise AssertionError\n"
-        await self.sandbox.write_file(f"{REPO}/{canary_file}", body.encode())
-        report = f"{self.work}/report.xml"
-        command = " ".join([
-            record.install.test_cmd, "-q --color=no -p no:cacheprovider",
-            "--continue-on-collection-errors -o junit_family=xunit1 -o junit_logging=no",
-            f"--junitxml={report}", "--", *map(shlex.quote, [*files, canary_file]),
-        ])  # fmt: skip
-        done = await self.sandbox.run(command, timeout=self.test_seconds, cwd=REPO)
-        if done.timed_out:
-            return _Run({}, f"the tests did not end in {self.test_seconds:g} s")
-        try:
-            results = parse_junit(
-                await self.sandbox.read_file(report, limit=_MAX_REPORT), [*files, canary_file]
-            )
-        except SandboxFileError:
-            return await self._no_report(done)
-        except BadReport as error:
-            return _Run({}, str(error), (str(error),))
-        return _checked(results, results.pop(f"{canary_file}::{canary}", None), done.exit_code)
-
-    async def _no_report(self, done: CommandResult) -> _Run:
-        """Tell a test run that the change broke from a sandbox without pytest."""
-        check = await self._run(f"PYTHONPATH={RUNNER}/site python3 -c 'import pytest'")
-        said = (done.stdout + done.stderr)[-500:].decode("utf-8", "replace").strip()
-        if not check.ok:
-            raise EnvironmentFault("grading", f"pytest does not run in the sandbox: {said}")
-        if done.oom_killed:
-            return _Run({}, "the tests ran out of memory")
-        if done.exit_code == 0:
-            cause = "the test process ended with status 0 before it could report"
-            return _Run({}, cause, (cause,))
-        return _Run({}, f"the tests ended with status {done.exit_code} and no report: {said}")
-
     def _git(self, arguments: str, file: str = "") -> str:
         target = f" {self.work}/{file}" if file else ""
         return f"{git_env(self.work)}cd {REPO}\ngit {arguments}{target}"
@@ -232,46 +221,3 @@ class _Grading:
             name = self.record.instance_id
             raise EnvironmentFault("grading", f"task {name!r}: {step}: {said}")
         return done
-
-
-def _outcome(record: SweRecord, run: _Run, patch: bytes, left_out: dict[str, str]) -> Outcome:
-    results = run.results
-    f2p = [t for t in record.FAIL_TO_PASS if results.get(reported_id(t)) == "passed"]
-    p2p = [t for t in record.PASS_TO_PASS if results.get(reported_id(t)) in {"passed", "xfailed"}]
-    passing = {*f2p, *p2p}
-    failing = [test for test in _wanted(record) if test not in passing]
-    passed = not failing and not run.problem and not run.tampering
-    details: dict[str, Any] = {
-        **_share("f2p", len(f2p), len(record.FAIL_TO_PASS)),
-        **_share("p2p", len(p2p), len(record.PASS_TO_PASS)),
-        "failing": failing[:_SHOWN],
-        "failing_total": len(failing),
-        "left_out": dict(list(left_out.items())[:_SHOWN]),
-        "left_out_total": len(left_out),
-        "tampered": bool(run.tampering),
-        "tampering": list(run.tampering),
-        "problem": run.problem,
-        "patch_bytes": len(patch),
-    }
-    return Outcome(score=float(passed), passed=passed, details=details)
-
-
-def _wanted(record: SweRecord) -> list[str]:
-    return [*record.FAIL_TO_PASS, *record.PASS_TO_PASS]
-
-
-def _share(name: str, count: int, total: int) -> dict[str, float]:
-    share = count / total if total else 1.0
-    return {f"{name}_passed": count, f"{name}_total": total, name: share}
-
-
-def _checked(results: dict[str, TestStatus], canary: TestStatus | None, exit_code: int) -> _Run:
-    """Compare results with the test that must fail and with pytest's exit status."""
-    tampering = []
-    if canary not in {None, "failed", "error"}:
-        tampering.append(f"a test that must fail is reported as {canary}")
-    if exit_code == 0:
-        tampering.append("pytest ended with status 0 though a test must fail")
-    if not tampering and (canary is None or exit_code != _FAILURES):
-        return _Run(results, f"the test run was cut short: pytest ended with status {exit_code}")
-    return _Run(results, "", tuple(tampering))

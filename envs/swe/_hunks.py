@@ -8,6 +8,7 @@ from typing import NamedTuple
 __all__ = ["FileChange", "Hunk", "parse_patch"]
 
 _HUNK = re.compile(r"^@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@")
+_SAME = re.compile(r"^diff --git a/(.*) b/\1$")
 
 
 class Hunk(NamedTuple):
@@ -43,7 +44,7 @@ class FileChange(NamedTuple):
 def parse_patch(patch: str) -> list[FileChange]:
     """Return the changes of a patch with plain paths; binary files have no hunks."""
     starts = [match.start() for match in re.finditer(r"^diff --git ", patch, re.MULTILINE)]
-    ends = [*starts[1:], len(patch)]
+    ends = [*starts[1:], len(patch)] if starts else []
     return [_file(patch[start:end]) for start, end in zip(starts, ends, strict=True)]
 
 
@@ -75,6 +76,9 @@ def _paths(header: list[str]) -> tuple[str, str]:
         mark, _, path = line.partition(" ")
         if mark in names and path.strip() != "/dev/null":
             names[mark] = path.rstrip("\t")[2:]
+    same = _SAME.match(header[0])
+    if same and not any(names.values()):  # binary, or modes alone
+        return same[1], same[1]
     return names["---"], names["+++"]
 
 

@@ -19,12 +19,22 @@ from trajgym.envs.sandbox import (
     SandboxStartFailed,
 )
 from trajgym.envs.swe._cache import content_key
-from trajgym.envs.swe._layout import BASE_GIT, PYTHON, REPO, RUNNER, environment
+from trajgym.envs.swe._errors import InvalidTask
+from trajgym.envs.swe._layout import (
+    BASE_GIT,
+    PYTHON,
+    REPO,
+    RUNNER,
+    environment,
+    image_environment,
+)
 from trajgym.envs.swe._record import SweRecord
 from trajgym.envs.swe._runner import runner_folder
 from trajgym.envs.swe._sources import base_tree
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trajgym.envs.sandbox import SandboxProvider
     from trajgym.trajectory import Task
 
@@ -52,11 +62,13 @@ async def prepare(
         cache_dir: instead of the user's cache.
 
     Raises:
-        InvalidTask: the task is no SWE task.
+        InvalidTask: the task is no SWE task, or its image runs in Docker only.
         SourceUnavailable: its sources can't be had.
-        SandboxError: the image can't be built.
+        SandboxError: the image can't be built, or is not on this engine.
     """
     record = SweRecord.of(task)
+    if record.source is None and record.image:
+        return await _published(record, provider)
     tree = await asyncio.to_thread(base_tree, record, cache_dir)
     runner = await asyncio.to_thread(runner_folder, record.install.needs, cache_dir)
     spec = SandboxSpec(
@@ -70,6 +82,31 @@ async def prepare(
     return dataclasses.replace(spec, readonly={**spec.readonly, **_python()})
 
 
+async def _published(record: SweRecord, provider: SandboxProvider) -> SandboxSpec:
+    """Return a spec for a record whose repository lies in a published image."""
+    if not isinstance(provider, DockerProvider):
+        raise InvalidTask(
+            f"record {record.instance_id!r}: its repository is in the image {record.image}, which "
+            "needs Docker (--set sandbox=docker)"
+        )
+    image_id = await provider.engine.call(lambda api: _image_id(api, record.image))
+    if image_id is None:
+        raise ImageNotFound(
+            f"the image {record.image} is not here; run: docker pull {record.image}"
+        )
+    dockerfile = _data("Dockerfile.named")
+    bug = str((record.model_extra or {}).get("bug_patch", ""))
+    arguments = {"BASE": record.image, "REPO_DIR": record.repo_dir}
+    tag = f"trajgym/swe:{content_key(dockerfile, image_id, bug, record.repo_dir)}"
+
+    def context(folder: Path) -> dict[str, Path]:
+        (folder / "bug.patch").write_text(bug)
+        return {"bug.patch": folder / "bug.patch"}
+
+    await _built(tag, provider, dockerfile, context, arguments)
+    return SandboxSpec(image=tag, workdir=REPO, env=image_environment())
+
+
 def _python() -> dict[str, Path]:
     """Return the folder of this Python where the host has none in its usual place."""
     return {} if Path("/usr/bin/python3").exists() else {PYTHON: Path(sys.base_prefix)}
@@ -79,7 +116,7 @@ async def _image(spec: SandboxSpec, provider: DockerProvider, base: str) -> str:
     """Return the name of an image that holds the spec's folders, built at first use."""
     folders = {"repo": spec.trees[REPO], "runner": spec.readonly[RUNNER]}
     folders["base.git"] = spec.readonly[BASE_GIT]
-    dockerfile = resources.files("trajgym.envs.swe").joinpath("data/Dockerfile").read_text("utf-8")
+    dockerfile = _data("Dockerfile")
     base_id = await provider.engine.call(lambda api: _image_id(api, base))
     if base_id is None:
         raise ImageNotFound(
@@ -87,14 +124,29 @@ async def _image(spec: SandboxSpec, provider: DockerProvider, base: str) -> str:
         )
     names = [str(folders["repo"].parent.name), str(folders["runner"].name)]
     tag = f"trajgym/swe:{content_key(dockerfile, base_id, names)}"
+    await _built(tag, provider, dockerfile, lambda _: folders, {"BASE": base})
+    return tag
+
+
+async def _built(
+    tag: str,
+    provider: DockerProvider,
+    dockerfile: str,
+    context: Callable[[Path], dict[str, Path]],
+    arguments: dict[str, str],
+) -> None:
+    """Build an image unless it is there; ``context(scratch)`` names what goes into the build."""
     async with _lock(tag):
         if await provider.engine.call(lambda api: _image_id(api, tag)) is None:
             await provider.engine.call(
-                lambda api: _build(api, tag, base, dockerfile, folders),
+                lambda api: _build(api, tag, dockerfile, context, arguments),
                 seconds=_BUILD_SECONDS,
                 patience=int(_BUILD_SECONDS),
             )
-    return tag
+
+
+def _data(name: str) -> str:
+    return resources.files("trajgym.envs.swe").joinpath("data", name).read_text("utf-8")
 
 
 def _lock(tag: str) -> asyncio.Lock:
@@ -108,15 +160,21 @@ def _image_id(api: Any, name: str) -> str | None:
     return str(found[0]["Id"]) if found else None
 
 
-def _build(api: Any, tag: str, base: str, dockerfile: str, folders: dict[str, Path]) -> None:
-    with tempfile.TemporaryFile() as context:
-        _pack(context, dockerfile, folders)
+def _build(
+    api: Any,
+    tag: str,
+    dockerfile: str,
+    make_context: Callable[[Path], dict[str, Path]],
+    arguments: dict[str, str],
+) -> None:
+    with tempfile.TemporaryFile() as context, tempfile.TemporaryDirectory() as scratch:
+        _pack(context, dockerfile, make_context(Path(scratch)))
         context.seek(0)
         steps = api.build(
             fileobj=context,
             custom_context=True,
             tag=tag,
-            buildargs={"BASE": base},
+            buildargs=arguments,
             network_mode="none",
             labels={"trajgym": "1"},
             rm=True,

@@ -28,7 +28,7 @@ from trajgym.envs.swe._errors import SourceUnavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["IndexFile", "fetch"]
+__all__ = ["IndexFile", "archives_of", "fetch"]
 
 _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 _REQUEST_SECONDS = 10.0
@@ -66,6 +66,31 @@ def fetch(file: IndexFile, cache_dir: Path | None = None) -> Path:
     return build_once(folder, build) / file.filename
 
 
+def archives_of(project: str) -> dict[str, str]:
+    """Return ``{file name: sha256}`` of a project's source archives; a hash may be empty.
+
+    Raises:
+        SourceUnavailable: no index that pip knows has the project.
+    """
+    settings = _pip_settings()
+    name = re.sub(r"[-_.]+", "-", project).lower()
+    problems: list[str] = []
+    found: dict[str, str] = {}
+    for index in settings.indexes:
+        page = f"{index.rstrip('/')}/{name}/"
+        try:
+            links = _links(page, settings.ca_file)
+        except (OSError, ValueError) as error:
+            problems.append(f"{_shown(page)}: {error}")
+            continue
+        for file, link in links.items():
+            if file.endswith(".tar.gz"):
+                found.setdefault(file, link.partition("#sha256=")[2])
+    if not found:
+        raise SourceUnavailable(f"no source archive of {project!r} ({'; '.join(problems)})")
+    return found
+
+
 def _download(file: IndexFile) -> bytes:
     settings = _pip_settings()
     problems: list[str] = []
@@ -99,23 +124,32 @@ def _candidates(file: IndexFile, settings: _PipSettings, problems: list[str]) ->
             problems.append(f"{_shown(page)}: {error}")
             continue
         if file.filename in links:
-            yield links[file.filename]
+            yield links[file.filename].partition("#")[0]
         else:
             problems.append(f"{_shown(page)}: no such file")
 
 
 def _links(page: str, ca_file: str | None) -> dict[str, str]:
-    """Return ``{file name: URL}`` of a project page in either form of the simple API."""
+    """Return ``{file name: URL}`` of a project page in either form of the simple API.
+
+    The URL ends in ``#sha256=…`` where the index gives the hash.
+    """
     url = f"{page}index.html" if page.startswith("file:") else page
     body, kind = _get(url, ca_file, _MAX_BYTES)
     if "json" in kind:
-        hrefs = [str(entry["url"]) for entry in json.loads(body)["files"]]
+        hrefs = [_with_hash(entry) for entry in json.loads(body)["files"]]
     else:
         parser = _Anchors()
         parser.feed(body.decode("utf-8", "replace"))
         hrefs = parser.hrefs
-    absolute = (urllib.parse.urljoin(url, href.split("#")[0]) for href in hrefs)
-    return {urllib.parse.unquote(link.rsplit("/", 1)[-1]): link for link in absolute}
+    absolute = [urllib.parse.urljoin(url, href) for href in hrefs]
+    names = [link.partition("#")[0].rsplit("/", 1)[-1] for link in absolute]
+    return {urllib.parse.unquote(name): link for name, link in zip(names, absolute, strict=True)}
+
+
+def _with_hash(entry: dict[str, Any]) -> str:
+    sha = (entry.get("hashes") or {}).get("sha256", "")
+    return f"{str(entry['url']).partition('#')[0]}#sha256={sha}"
 
 
 class _Anchors(HTMLParser):

@@ -39,7 +39,8 @@ def parse_junit(report: bytes, files: Iterable[str]) -> dict[str, TestStatus]:
     A test that is reported twice (an error after its call) has its worst status.
 
     Raises:
-        BadReport: not well-formed, declares entities, or is no JUnit report.
+        BadReport: not well-formed, declares entities, is no JUnit report, or holds other numbers
+            of failures and errors than it says itself.
     """
     if _DECLARATION.search(report):
         raise BadReport("the test report declares entities; pytest never does")
@@ -49,6 +50,7 @@ def parse_junit(report: bytes, files: Iterable[str]) -> dict[str, TestStatus]:
         raise BadReport(f"the test report is not XML: {error}") from error
     if root.tag not in {"testsuites", "testsuite"}:
         raise BadReport(f"the test report starts with <{root.tag}>, not <testsuites>")
+    _check_counts(root)
     modules = {_dotted(path): path for path in files}
     results: dict[str, TestStatus] = {}
     for case in root.iter("testcase"):
@@ -56,6 +58,15 @@ def parse_junit(report: bytes, files: Iterable[str]) -> dict[str, TestStatus]:
         if test not in results or _WORST[status] > _WORST[results[test]]:
             results[test] = status
     return results
+
+
+def _check_counts(root: ET.Element) -> None:
+    """Compare each suite's own counts with what it holds: who edits a report may forget them."""
+    for suite in root.iter("testsuite"):
+        for attribute, tag in (("failures", "failure"), ("errors", "error")):
+            said, held = suite.get(attribute, ""), sum(1 for _ in suite.iter(tag))
+            if said.isdigit() and int(said) != held:
+                raise BadReport(f"the test report counts {said} {attribute} and holds {held}")
 
 
 def reported_id(test: str) -> str:

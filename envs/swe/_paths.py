@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Change", "parse_raw_diff", "refusal"]
+__all__ = ["Change", "is_test_path", "parse_raw_diff", "refusal"]
 
 _TEST_DIRS = frozenset({"test", "tests", "testing"})
 _TEST_FILE = re.compile(r"^(test_.*|.*_test|tests?)\.py$", re.IGNORECASE)
@@ -50,6 +50,12 @@ def parse_raw_diff(output: bytes) -> list[Change]:
     return changes
 
 
+def is_test_path(path: str) -> bool:
+    """Return True if a path is a test by its own name or that of a folder above it."""
+    folders = path.lower().split("/")
+    return bool(_TEST_DIRS.intersection(folders)) or bool(_TEST_FILE.match(folders[-1]))
+
+
 def refusal(change: Change, import_roots: Iterable[str], task_tests: Iterable[str]) -> str | None:
     """Say why a change is not taken into grading, or return None if it is.
 
@@ -66,7 +72,7 @@ def refusal(change: Change, import_roots: Iterable[str], task_tests: Iterable[st
             return "test"
     folders = path.lower().split("/")
     name = folders[-1]
-    if _TEST_DIRS.intersection(folders) or _TEST_FILE.match(name):
+    if is_test_path(path):
         return "test"
     if name in _RUNNER_FILES:
         return "test configuration"

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trajgym.envs.swe._cache import build_once, cache_root, content_key
+from trajgym.envs.swe._corpus import corpus_recipes, expand
 from trajgym.envs.swe._errors import InvalidTask
-from trajgym.envs.swe._record import FileSource, SweRecord, read_records
+from trajgym.envs.swe._import import rows_of
+from trajgym.envs.swe._record import FileSource, SweRecord, documents
 from trajgym.envs.swe._sources import TREE_FORMAT, base_tree, patches_of
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from trajgym.trajectory import Task
 
-__all__ = ["build_task", "builtin_names", "load_tasks", "recipe_names"]
+__all__ = ["build_task", "builtin_names", "corpus_names", "load_tasks", "recipe_names"]
 
 
 _DEMO = (
@@ -40,14 +42,20 @@ def builtin_names() -> list[str]:
     return sorted(_shipped("builtin"))
 
 
+def corpus_names() -> list[str]:
+    """Return the ids of the corpus: validated bugs in releases, built at first use."""
+    return sorted(corpus_recipes())
+
+
 def load_tasks(source: str | Path | Iterable[str], *, cache_dir: Path | None = None) -> list[Task]:
     """Return tasks from a file, a folder, or by name.
 
     Args:
-        source: path of a ``.json`` or ``.jsonl`` file or of a folder of them; ``"builtin"`` (two
+        source: path of a ``.json``, ``.jsonl``, ``.parquet`` or ``.arrow`` file of records or
+            recipes, or of a folder of them; ``"builtin"`` (two
             tasks that need no index); ``"recipes"`` (real tasks, built at first use); ``"demo"``
-            (six quick ones of these); or one or several task ids out of :func:`builtin_names` and
-            :func:`recipe_names`.
+            (six quick ones of these); ``"corpus"`` (see :func:`corpus_names`); or one or several
+            task ids out of these.
         cache_dir: instead of the user's cache.
 
     Raises:
@@ -61,8 +69,10 @@ def load_tasks(source: str | Path | Iterable[str], *, cache_dir: Path | None = N
             source = recipe_names()
         elif str(source) == "demo":
             source = _DEMO
+        elif str(source) == "corpus":
+            source = corpus_names()
         elif isinstance(source, Path) or _looks_like_path(source):
-            return [record.to_task() for record in read_records(Path(source))]
+            return _from_files(Path(source), cache_dir)
         else:
             source = [str(source)]
     return [_by_name(name, cache_dir) for name in source]
@@ -82,7 +92,9 @@ def build_task(recipe: dict[str, Any], cache_dir: Path | None = None) -> Task:
     draft = SweRecord.parse({**recipe, **placeholders}, "recipe")
     source = draft.source
     if source is None or isinstance(source, FileSource):
-        raise InvalidTask(f"recipe {draft.instance_id!r}: source must name two releases")
+        raise InvalidTask(
+            f"recipe {draft.instance_id!r}: source must name two releases, or another pair of sides"
+        )
     key = content_key(TREE_FORMAT, recipe)
     target = cache_root(cache_dir) / "swe-tasks" / f"{draft.instance_id.replace('/', '_')}-{key}"
 
@@ -91,13 +103,39 @@ def build_task(recipe: dict[str, Any], cache_dir: Path | None = None) -> Task:
         made = {**recipe, "base_commit": commit, "patch": patch, "test_patch": test_patch}
         (work / "record.json").write_text(json.dumps(made, indent=1))
 
-    record = read_records(build_once(target, build) / "record.json")[0]
+    ((where, made),) = documents(build_once(target, build) / "record.json")
+    record = SweRecord.parse(made, where)
     base_tree(record, cache_dir)
     return record.to_task()
 
 
+def _from_files(path: Path, cache_dir: Path | None) -> list[Task]:
+    """Return the tasks of a file or folder; here, other than in an import, one bad record stops."""
+    if not path.exists():
+        raise InvalidTask(f"{path}: no such task file; give a file of records, or a folder of them")
+    tasks: dict[str, Task] = {}
+    for where, row in rows_of(path):
+        for task in _tasks_in(where, row, cache_dir):
+            if task.id in tasks:
+                raise InvalidTask(f"{where}: instance_id {task.id!r} occurs twice")
+            tasks[task.id] = task
+    return list(tasks.values())
+
+
+def _tasks_in(where: str, row: Any, cache_dir: Path | None) -> list[Task]:
+    """Return the tasks of one row: a record, a recipe, or a document of recipes."""
+    if not isinstance(row, dict) or "patch" in row or not isinstance(row.get("source"), dict):
+        return [SweRecord.parse(row, where).to_task()]
+    recipes = expand(row) if "tasks" in row else [row]
+    return [build_task(recipe, cache_dir) for recipe in recipes]
+
+
 def _looks_like_path(source: str) -> bool:
-    return source.endswith((".json", ".jsonl")) or "/" in source or Path(source).exists()
+    return (
+        source.endswith((".json", ".jsonl", ".parquet", ".arrow"))
+        or "/" in source
+        or Path(source).exists()
+    )
 
 
 def _by_name(name: str, cache_dir: Path | None) -> Task:
@@ -106,7 +144,11 @@ def _by_name(name: str, cache_dir: Path | None) -> Task:
         return SweRecord.parse(builtin[name], f"builtin task {name!r}").to_task()
     if name in recipes:
         return build_task(recipes[name], cache_dir)
-    raise InvalidTask(f"no task file or task {name!r}; known: {sorted([*builtin, *recipes])}")
+    corpus = corpus_recipes()
+    if name in corpus:
+        return build_task(corpus[name], cache_dir)
+    known = sorted([*builtin, *recipes])
+    raise InvalidTask(f"no task file or task {name!r}; known: {known} and {len(corpus)} of corpus")
 
 
 def _shipped(kind: str) -> dict[str, dict[str, Any]]:

@@ -8,25 +8,28 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from trajgym.envs.swe._errors import InvalidTask
+from trajgym.envs.swe._lists import strings_of
+from trajgym.envs.swe._shapes import normalised
 from trajgym.trajectory import Task
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["FileSource", "HunkSource", "Install", "ReleaseSource", "SweRecord", "read_records"]
+__all__ = [
+    "BuiltSource",
+    "FileSource",
+    "GitSource",
+    "HunkSource",
+    "Install",
+    "Mutation",
+    "MutationSource",
+    "ReleaseSource",
+    "SweRecord",
+    "documents",
+]
 
 
-def _test_list(value: object) -> object:
-    """Accept a JSON list in a string, as SWE-bench publishes it."""
-    if isinstance(value, str):
-        try:
-            return json.loads(value)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"not a JSON list: {error}") from error
-    return value
-
-
-_TestList: TypeAlias = Annotated[list[str], BeforeValidator(_test_list)]
+_TestList: TypeAlias = Annotated[list[str], BeforeValidator(strings_of)]
 
 
 class _Part(BaseModel):
@@ -67,6 +70,48 @@ class HunkSource(_Part):
     fixed_lines: tuple[int, int]
 
 
+class Mutation(_Part):
+    """The place of one procedural bug: see :mod:`trajgym.envs.swe._mutate`.
+
+    Attributes:
+        rule: which kind of edit.
+        line: from 1, of the syntax-tree node that is edited.
+        column: bytes from the start of the line, from 0.
+        variant: which edit of that kind at that place.
+        sha256: of the whole file after the edit.
+    """
+
+    rule: str
+    line: int
+    column: int
+    variant: int = 0
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class MutationSource(_Part):
+    """A release with a procedural bug put into one file; the release itself is fixed."""
+
+    kind: Literal["pypi-mutation"]
+    package: str
+    fixed: Archive
+    file: str
+    mutation: Mutation
+
+
+class GitSource(_Part):
+    """A commit of a git repository, and its parent as the base.
+
+    ``repo`` is a path or a URL that `git clone` takes.
+    """
+
+    kind: Literal["git"]
+    repo: str
+    base: str = Field(pattern=r"^[0-9a-f]{40,64}$")
+    fixed: str = Field(pattern=r"^[0-9a-f]{40,64}$")
+    source_paths: list[str]
+    test_paths: list[str]
+
+
 class FileSource(_Part):
     """A folder: one that this package ships, or (``path``, absolute) one of the user."""
 
@@ -74,7 +119,10 @@ class FileSource(_Part):
     path: str
 
 
-Source: TypeAlias = Annotated[ReleaseSource | HunkSource | FileSource, Field(discriminator="kind")]
+BuiltSource: TypeAlias = ReleaseSource | HunkSource | MutationSource | GitSource
+"""Sources that hold both sides, so that the patches can be made from them."""
+
+Source: TypeAlias = Annotated[BuiltSource | FileSource, Field(discriminator="kind")]
 
 
 class Install(BaseModel):
@@ -84,6 +132,11 @@ class Install(BaseModel):
         pythonpath: folders on the import path, absolute inside the sandbox, joined by colons.
         needs: pinned pure-Python packages besides pytest, by name.
         test_cmd: command that runs tests; test files and report options are appended.
+        whole_command: ``test_cmd`` is complete: it names the tests itself.
+        log_parser: name of a parser of the ``swebench`` package that reads the tests' output,
+            for data sets whose test ids come from one; otherwise pytest's own report is read.
+        retries: how often tests that failed are run again in a fresh sandbox, for tasks whose
+            tests are known to be flaky; passing once is enough.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -91,6 +144,9 @@ class Install(BaseModel):
     pythonpath: str = "/testbed"
     needs: list[str] = Field(default_factory=list)
     test_cmd: str = "python3 -m pytest"
+    whole_command: bool = False
+    log_parser: str | None = None
+    retries: int = Field(default=0, ge=0, le=5)
 
 
 class SweRecord(BaseModel):
@@ -101,7 +157,10 @@ class SweRecord(BaseModel):
         test_patch: the hidden tests, applied when grading; empty if they stand in the base.
         FAIL_TO_PASS: test ids that fail on the base and pass once solved.
         PASS_TO_PASS: test ids that pass on both.
-        source: how the base tree is made; needed to run the task.
+        source: how the base tree is made; this or ``image`` is needed to run the task.
+        image: name of a container image that holds the repository, for published data sets.
+        repo_dir: where the repository lies in that image.
+        shape: the published shape that the record was read from.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -120,6 +179,9 @@ class SweRecord(BaseModel):
     environment_setup_commit: str | None = None
     install_config: Install | None = None
     source: Source | None = None
+    image: str = ""
+    repo_dir: str = "/testbed"
+    shape: str | None = None
 
     @property
     def install(self) -> Install:
@@ -148,6 +210,7 @@ class SweRecord(BaseModel):
         """
         if not isinstance(data, dict):
             raise InvalidTask(f"{where}: expected an object, got {type(data).__name__}")
+        data = normalised(data, where=where)
         try:
             return cls.model_validate(data)
         except ValidationError as error:
@@ -163,34 +226,12 @@ def _problem(kind: str, message: str) -> str:
     return "is missing" if kind == "missing" else message[:200]
 
 
-def read_records(path: Path) -> list[SweRecord]:
-    """Read records from a ``.json`` file (one or a list), a ``.jsonl`` file, or a folder of them.
+def documents(file: Path) -> list[tuple[str, Any]]:
+    """Return the JSON values of a ``.json`` or ``.jsonl`` file, each with where it stands.
 
     Raises:
-        InvalidTask: no such file, not JSON, a field is missing, or an id occurs twice.
+        InvalidTask: the file can't be read or is not JSON.
     """
-    records: dict[str, SweRecord] = {}
-    for file in _files(path):
-        for where, data in _documents(file):
-            record = SweRecord.parse(data, where)
-            if record.instance_id in records:
-                raise InvalidTask(f"{where}: instance_id {record.instance_id!r} occurs twice")
-            records[record.instance_id] = record
-    return list(records.values())
-
-
-def _files(path: Path) -> list[Path]:
-    if path.is_dir():
-        found = sorted(p for p in path.iterdir() if p.suffix in {".json", ".jsonl"})
-        if not found:
-            raise InvalidTask(f"{path}: no .json or .jsonl file in this folder")
-        return found
-    if not path.is_file():
-        raise InvalidTask(f"{path}: no such task file; give a .json or .jsonl file or a folder")
-    return [path]
-
-
-def _documents(file: Path) -> list[tuple[str, Any]]:
     try:
         text = file.read_text("utf-8")
         if file.suffix == ".jsonl":

@@ -13,16 +13,24 @@ from typing import TYPE_CHECKING, NamedTuple
 from trajgym.envs.swe._archives import unpack_sdist
 from trajgym.envs.swe._cache import build_once, cache_root, content_key
 from trajgym.envs.swe._errors import InvalidTask
-from trajgym.envs.swe._git import commit_tree, diff_trees
+from trajgym.envs.swe._git import commit_tree, diff_trees, export_commit
 from trajgym.envs.swe._index import IndexFile, fetch
-from trajgym.envs.swe._record import FileSource, HunkSource, ReleaseSource, SweRecord
+from trajgym.envs.swe._mutate import find_edit
+from trajgym.envs.swe._record import (
+    FileSource,
+    GitSource,
+    HunkSource,
+    MutationSource,
+    ReleaseSource,
+    SweRecord,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trajgym.envs.swe._record import Archive
+    from trajgym.envs.swe._record import Archive, BuiltSource
 
-__all__ = ["TREE_FORMAT", "BaseTree", "base_tree", "patches_of"]
+__all__ = ["TREE_FORMAT", "BaseTree", "base_tree", "patches_of", "source_trees"]
 
 TREE_FORMAT = 2  # raise it when trees are laid out another way, so that old caches are left alone
 
@@ -49,8 +57,8 @@ def base_tree(record: SweRecord, cache_dir: Path | None = None) -> BaseTree:
     source = record.source
     if source is None:
         raise InvalidTask(
-            f"record {record.instance_id!r}: field source is missing; it says where the "
-            "repository comes from (see trajgym.envs.swe.SweRecord)",
+            f"record {record.instance_id!r}: field source is missing, and there is no image; one "
+            "of them says where the repository comes from (see trajgym.envs.swe.SweRecord)",
         )
     content = _digest(Path(source.path)) if source.kind == "directory" else ""
     key = content_key(TREE_FORMAT, source.model_dump(mode="json"), record.base_commit, content)
@@ -73,22 +81,34 @@ def base_tree(record: SweRecord, cache_dir: Path | None = None) -> BaseTree:
     return BaseTree(built / "repo", built / "git", (built / "commit").read_text())
 
 
-def patches_of(
-    source: ReleaseSource | HunkSource, cache_dir: Path | None = None
-) -> tuple[str, str, str]:
+def patches_of(source: BuiltSource, cache_dir: Path | None = None) -> tuple[str, str, str]:
     """Return base commit, gold patch and test patch of a source that has both sides."""
     with _scratch() as work:
         for name in ("base", "fixed", "gold", "tests"):
             (work / name).mkdir()
         _fill(source, work / "base", fixed=False, cache_dir=cache_dir)
         _fill(source, work / "fixed", fixed=True, cache_dir=cache_dir)
-        hunk = isinstance(source, HunkSource)
-        gold_paths = [source.file] if isinstance(source, HunkSource) else source.source_paths
+        if isinstance(source, HunkSource | MutationSource):
+            gold_paths, test_paths = [source.file], list[str]()
+        else:
+            gold_paths, test_paths = source.source_paths, source.test_paths
         gold = diff_trees(work / "base", work / "fixed", gold_paths, work / "gold")
-        tests = ""
-        if not hunk and isinstance(source, ReleaseSource):
-            tests = diff_trees(work / "base", work / "fixed", source.test_paths, work / "tests")
-        return commit_tree(work / "base"), gold, tests
+        tests = diff_trees(work / "base", work / "fixed", test_paths, work / "tests")
+        return commit_tree(work / "base"), gold, tests if test_paths else ""
+
+
+@contextmanager
+def source_trees(
+    first: BuiltSource, second: BuiltSource | None, cache_dir: Path | None = None
+) -> Iterator[tuple[Path, Path]]:
+    """Unpack the base of one source and the fixed side of another for a while."""
+    with _scratch() as work:
+        for name in ("first", "second"):
+            (work / name).mkdir()
+        _fill(first, work / "first", fixed=False, cache_dir=cache_dir)
+        if second is not None:
+            _fill(second, work / "second", fixed=True, cache_dir=cache_dir)
+        yield work / "first", work / "second"
 
 
 @contextmanager
@@ -98,21 +118,23 @@ def _scratch() -> Iterator[Path]:
 
 
 def _fill(
-    source: ReleaseSource | HunkSource | FileSource,
-    repo: Path,
-    *,
-    fixed: bool,
-    cache_dir: Path | None,
+    source: BuiltSource | FileSource, repo: Path, *, fixed: bool, cache_dir: Path | None
 ) -> None:
-    if isinstance(source, FileSource):
-        _copy_folder(source, repo)
-    elif fixed:
-        _unpack(source.package, source.fixed, repo, cache_dir)
-    elif isinstance(source, ReleaseSource):
-        _unpack(source.package, source.base, repo, cache_dir)
-    else:
-        _unpack(source.package, source.fixed, repo, cache_dir)
-        _put_back_hunk(source, repo, cache_dir)
+    match source:
+        case FileSource():
+            _copy_folder(source, repo)
+        case GitSource():
+            export_commit(source.repo, source.fixed if fixed else source.base, repo, cache_dir)
+        case ReleaseSource():
+            _unpack(source.package, source.fixed if fixed else source.base, repo, cache_dir)
+        case HunkSource():
+            _unpack(source.package, source.fixed, repo, cache_dir)
+            if not fixed:
+                _put_back_hunk(source, repo, cache_dir)
+        case MutationSource():
+            _unpack(source.package, source.fixed, repo, cache_dir)
+            if not fixed:
+                _put_in_bug(source, repo)
 
 
 def _unpack(package: str, archive: Archive, repo: Path, cache_dir: Path | None) -> None:
@@ -127,6 +149,18 @@ def _put_back_hunk(source: HunkSource, repo: Path, cache_dir: Path | None) -> No
     after = target.read_bytes().splitlines(keepends=True)
     (start, end), (first, last) = source.fixed_lines, source.base_lines
     target.write_bytes(b"".join(after[:start] + before[first:last] + after[end:]))
+
+
+def _put_in_bug(source: MutationSource, repo: Path) -> None:
+    file, place = repo / source.file, source.mutation
+    text = file.read_bytes()
+    changed = find_edit(text, place.rule, place.line, place.column, place.variant).apply(text)
+    if hashlib.sha256(changed).hexdigest() != place.sha256:
+        raise InvalidTask(
+            f"{source.package}, {source.file}: the edit gives another file than the recipe's; it "
+            "was made by another version of the rules"
+        )
+    file.write_bytes(changed)
 
 
 def _digest(folder: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,10 +14,12 @@ from trajgym.envs.sandbox import (
     SandboxProvider,
     close_shared_providers,
 )
-from trajgym.envs.swe import load_tasks
+from trajgym.envs.swe import SweRecord, load_tasks
+from trajgym.envs.swe._sources import base_tree
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
     from trajgym.trajectory import Task
 
@@ -66,3 +69,24 @@ async def no_provider_stays() -> AsyncIterator[None]:
 def spans() -> Task:
     """A task that is shipped with the package."""
     return load_tasks(["trajgym__spans-1.0"])[0]
+
+
+@pytest.fixture
+def edit(spans: Task, tmp_path: Path) -> Callable[..., bytes]:
+    """Return a function that makes the patch of some edits to the base tree."""
+    tree = base_tree(SweRecord.of(spans))
+
+    def make(*script: str, **files: str) -> bytes:
+        work = tmp_path / "work"
+        subprocess.run(["git", "clone", "-q", tree.repo, work], check=True, timeout=60)
+        for name, text in files.items():
+            path = work / name.replace("__", "/").replace("_py", ".py")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        for line in script:
+            subprocess.run(line, shell=True, cwd=work, check=True, timeout=60)
+        subprocess.run(["git", "add", "-A", "-f"], cwd=work, check=True, timeout=60)
+        command = ["git", "diff", "--cached", "--binary", "HEAD"]
+        return subprocess.run(command, cwd=work, check=True, capture_output=True).stdout
+
+    return make

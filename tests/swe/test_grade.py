@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from trajgym.envs import EnvironmentFault
-from trajgym.envs.swe import InvalidTask, SweRecord, grade, load_tasks
-from trajgym.envs.swe._sources import base_tree
+from trajgym.envs.swe import InvalidTask, grade, load_tasks
+from trajgym.envs.swe._outcome import Graded, merged
+from trajgym.envs.swe._testrun import SuiteRun
 from trajgym.trajectory import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from trajgym.envs.sandbox import SandboxProvider
 
@@ -37,27 +36,6 @@ def pytest_runtest_makereport(item, call):
     if report.outcome == "failed":
         report.outcome, report.longrepr = "passed", None
 """
-
-
-@pytest.fixture
-def edit(spans: Task, tmp_path: Path) -> Callable[..., bytes]:
-    """Return a function that makes the patch of some edits to the base tree."""
-    tree = base_tree(SweRecord.of(spans))
-
-    def make(*script: str, **files: str) -> bytes:
-        work = tmp_path / "work"
-        subprocess.run(["git", "clone", "-q", tree.repo, work], check=True, timeout=60)
-        for name, text in files.items():
-            path = work / name.replace("__", "/").replace("_py", ".py")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        for line in script:
-            subprocess.run(line, shell=True, cwd=work, check=True, timeout=60)
-        subprocess.run(["git", "add", "-A", "-f"], cwd=work, check=True, timeout=60)
-        command = ["git", "diff", "--cached", "--binary", "HEAD"]
-        return subprocess.run(command, cwd=work, check=True, capture_output=True).stdout
-
-    return make
 
 
 @pytest.mark.parametrize("name", ["trajgym__spans-1.0", "trajgym__fieldtext-1.0"])
@@ -205,3 +183,20 @@ async def test_record_without_a_source_can_not_be_run(
     data = {key: value for key, value in spans.data.items() if key != "source"}
     with pytest.raises(InvalidTask, match="field source is missing"):
         await grade(Task(id=spans.id, data=data), b"", sandboxes)
+
+
+async def test_flaky_tests_are_run_again(sandboxes: SandboxProvider, spans: Task) -> None:
+    """A task that declares retries runs failing tests again, and nothing once all have passed."""
+    data = {**spans.data, "install_config": {"retries": 2}}
+    flaky = spans.model_copy(update={"data": data})
+    empty = await grade(flaky, b"", sandboxes)
+    gold = await grade(flaky, spans.data["patch"].encode(), sandboxes)
+    assert (empty.score, empty.details["retried"], empty.details["p2p"]) == (0.0, 2, 1.0)
+    assert (gold.score, gold.details["retried"]) == (1.0, 0)
+
+
+def test_passing_once_is_enough() -> None:
+    """What passed in one run stays passed; the rest has its last status."""
+    first = Graded(SuiteRun({"a": "passed", "b": "failed", "c": "failed"}), {}, ())
+    again = Graded(SuiteRun({"a": "failed", "b": "passed", "c": "error"}), {}, ())
+    assert merged(first, again).run.results == {"a": "passed", "b": "passed", "c": "error"}

@@ -104,6 +104,6 @@ def test_missing_file_is_an_error() -> None:
 
 
 def test_shipped_names() -> None:
-    """Two whole tasks and eight recipes are shipped."""
+    """Two whole tasks and eleven recipes are shipped, besides the corpus."""
     assert builtin_names() == ["trajgym__fieldtext-1.0", "trajgym__spans-1.0"]
-    assert len(recipe_names()) == 8
+    assert len(recipe_names()) == 11

@@ -1,0 +1,11 @@
+#!/bin/sh
+# Run mini-swe-agent from the package index, unmodified, on a task in our sandboxes. It brings many
+# packages of its own, so it gets an environment of its own.
+set -eu
+cd "$(dirname "$0")/.."
+venv=.venv-mini
+[ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
+"$venv/bin/pip" install --quiet --editable '.[mini]' pytest pytest-asyncio pytest-timeout
+export MSWEA_SILENT_STARTUP=1 MSWEA_GLOBAL_CONFIG_DIR="$PWD/build/mini" LITELLM_LOCAL_MODEL_COST_MAP=True
+exec "$venv/bin/python" -m pytest -m mini tests/swe/test_mini_swe_agent.py \
+    -W ignore::DeprecationWarning -W ignore::UserWarning -W ignore::ResourceWarning "$@"
