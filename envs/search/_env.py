@@ -259,7 +259,7 @@ class SearchEnv(SearchEnvBase):
 
 
 class TagSearchEnv(SearchEnvBase):
-    """Questions in free text with ``<search>``, ``<information>``, ``<answer>``: id ``search-tags``.
+    """Questions in free text, with tags instead of tools: id ``search-tags``.
 
     A message may hold several searches; their results come back in order. What a model writes
     after an ``<information>`` of its own making is ignored, and so is what stands in ``<think>``.

@@ -83,7 +83,7 @@ class _OpenSearch(_Server):
     kind: Literal["opensearch"]
     index: str
     user: str | None = None
-    password_env: str = "OPENSEARCH_PASSWORD"
+    password_env: str = "OPENSEARCH_PASSWORD"  # noqa: S105 - the name of a variable
 
     def open(self) -> SearchEngine:
         from trajgym.envs.search._opensearch import OpenSearchEngine

@@ -96,9 +96,7 @@ class RetrievalClient(SearchEngine):
         answer = await self._http.post("/access", {"urls": names})
         rows = answer.get("result") if isinstance(answer, dict) else None
         if not isinstance(rows, list) or len(rows) != len(names):
-            raise SearchUnavailable(
-                f"{self._http.base_url}/access: unexpected {str(answer)[:200]}"
-            )
+            raise SearchUnavailable(f"{self._http.base_url}/access: unexpected {str(answer)[:200]}")
         return [
             self._seen.add(_passage({"id": name, **row})) if isinstance(row, dict) else None
             for name, row in zip(names, rows, strict=True)

@@ -143,14 +143,18 @@ def _short_answers(annotations: Any) -> list[str]:
 def _hops(record: dict[str, Any]) -> list[dict[str, str]]:
     found = record.get("question_decomposition") or record.get("decomposition") or []
     found = found or record.get("hops") or []
-    return [
-        {
-            "question": str(_first(hop, "question", "q") or ""),
-            "answer": str(_first(hop, "answer", "a") or ""),
-        }
-        for hop in found
-        if isinstance(hop, dict)
-    ] if isinstance(found, list) else []
+    return (
+        [
+            {
+                "question": str(_first(hop, "question", "q") or ""),
+                "answer": str(_first(hop, "answer", "a") or ""),
+            }
+            for hop in found
+            if isinstance(hop, dict)
+        ]
+        if isinstance(found, list)
+        else []
+    )
 
 
 def _first(record: dict[str, Any], *keys: str) -> Any:

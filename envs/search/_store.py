@@ -22,6 +22,7 @@ FILE = "passages.sqlite"
 FORMAT = 1
 _STEPS = 10_000  # of SQLite's machine between two looks at the clock
 _COLUMNS = "n, id, title, text, url"
+_ALL = f"SELECT {_COLUMNS} FROM passages ORDER BY n"  # noqa: S608 - fixed column names
 
 
 class PassageStore:
@@ -83,7 +84,7 @@ class PassageStore:
 
     def by_rows(self, rows: Sequence[int], seconds: float = 30.0) -> dict[int, Passage]:
         """Return passages by row number, from 0."""
-        return {row: passage for row, passage in self._select("n", rows, seconds)}
+        return dict(self._select("n", rows, seconds))
 
     def by_ids(self, ids: Sequence[str], seconds: float = 30.0) -> list[Passage | None]:
         """Return passages by id or URL."""
@@ -96,7 +97,7 @@ class PassageStore:
     def scan(self) -> Iterator[Passage]:
         """Yield every passage, in order."""
         with self.connection(float("inf")) as connection:
-            for row in connection.execute(f"SELECT {_COLUMNS} FROM passages ORDER BY n"):
+            for row in connection.execute(_ALL):
                 yield Passage(*row[1:])
 
     def close(self) -> None:

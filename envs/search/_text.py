@@ -6,10 +6,10 @@ import hashlib
 import re
 from typing import TYPE_CHECKING
 
-from trajgym.envs.search._engine import Passage
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from trajgym.envs.search._engine import Passage
 
 __all__ = ["STOP_WORDS", "contents_of", "estimate_tokens", "passage_id", "split_contents", "words"]
 
@@ -17,14 +17,15 @@ _WORD = re.compile(r"[^\W_]+")
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _MOST_WORDS = 64
 
-STOP_WORDS = frozenset(
-    """a about above after again all also am an and any are as at be because been before being
-    below between both but by can could did do does doing down during each few for from further
-    had has have having he her here hers him his how i if in into is it its itself just me more
-    most my no nor not of off on once only or other our out over own same she should so some such
-    than that the their them then there these they this those through to too under until up very
-    was we were what when where which while who whom whose why will with would you your s t""".split()
-)
+_STOP_WORDS = """
+a about above after again all also am an and any are as at be because been before being
+below between both but by can could did do does doing down during each few for from further
+had has have having he her here hers him his how i if in into is it its itself just me more
+most my no nor not of off on once only or other our out over own same she should so some such
+than that the their them then there these they this those through to too under until up very
+was we were what when where which while who whom whose why will with would you your s t
+"""
+STOP_WORDS = frozenset(_STOP_WORDS.split())
 """Words that nearly every passage has: they cost an engine most of its time and find nothing."""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +11,7 @@ from trajgym.envs.search._errors import SearchUnavailable
 from trajgym.trajectory import MissingExtra
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import httpx
 
@@ -76,6 +78,12 @@ class JsonClient:
         """
         return await self._ask("POST", path, json=body)
 
+    async def post_lines(self, path: str, lines: Sequence[Any]) -> Any:
+        """Send JSON lines and return the JSON answer; see :meth:`post`."""
+        content = "".join(json.dumps(line) + "\n" for line in lines)
+        headers = {"Content-Type": "application/x-ndjson"}
+        return await self._ask("POST", path, content=content, headers=headers)
+
     async def get(self, path: str, params: Mapping[str, str]) -> Any:
         """Return the JSON at a path; see :meth:`post`."""
         return await self._ask("GET", path, params=dict(params))
@@ -112,13 +120,9 @@ class JsonClient:
             return response.json()
         except ValueError as error:
             text = response.text[:_SHOWN]
-            raise SearchUnavailable(
-                f"{self.base_url}{path} answered no JSON: {text!r}"
-            ) from error
+            raise SearchUnavailable(f"{self.base_url}{path} answered no JSON: {text!r}") from error
 
     async def _once(self, method: str, path: str, request: dict[str, Any]) -> httpx.Response:
-        import asyncio
-
         # httpx bounds each read; a server that drips bytes would never end.
         async with asyncio.timeout(self.patience.seconds):
             response = await self._client.request(method, path, **request)
