@@ -69,13 +69,15 @@ class BM25Engine(SearchEngine):
 
     Args:
         index: directory that :func:`build_index` and :func:`build_bm25` wrote.
+        compiled: use numba, which compiles for some seconds when the engine is opened; without it
+            a query takes ten to a hundred times as long.
 
     Raises:
         IndexMismatch: no such index, or one of other passages.
         MissingExtra: bm25s is not installed.
     """
 
-    def __init__(self, index: str | Path) -> None:
+    def __init__(self, index: str | Path, *, compiled: bool = True) -> None:
         try:
             import bm25s
         except ImportError as error:
@@ -90,7 +92,7 @@ class BM25Engine(SearchEngine):
                 "--with bm25`",
             )
         self._stems = _Stems()
-        self._index: Any = bm25s.BM25.load(folder, mmap=True, backend=_backend())
+        self._index: Any = bm25s.BM25.load(folder, mmap=True, backend=_backend(compiled))
         self._vocabulary: dict[str, int] = self._index.vocab_dict
         self._find([0], 1)  # numba compiles at the first call
 
@@ -164,7 +166,9 @@ class _Stems:
             self._connection.close()
 
 
-def _backend() -> str:
+def _backend(compiled: bool) -> str:
+    if not compiled:
+        return "numpy"
     try:
         import numba
     except ImportError:
