@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["IndexReport", "build_index", "check_index"]
 
-_BATCH = 5000
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS passages (
@@ -71,6 +70,7 @@ def build_index(
     out: str | Path,
     *,
     on_progress: Callable[[int], None] | None = None,
+    batch: int = 5000,
 ) -> IndexReport:
     """Write passages and their word index into a directory; memory does not grow with them.
 
@@ -80,7 +80,8 @@ def build_index(
     Args:
         passages: in the order that decides ties; :func:`read_passages` reads files.
         out: the index directory, created if missing.
-        on_progress: called with the number of passages read so far, after every 5,000.
+        on_progress: called with the number of passages read so far, after every batch.
+        batch: passages that are held in memory and written together.
 
     Raises:
         IndexMismatch: the directory holds an index of other passages.
@@ -94,7 +95,7 @@ def build_index(
         known.get("hash", ""),
     )  # fmt: skip
     stream = iter(passages)
-    _skip(stream, done, out, on_progress)
+    _skip(stream, done, out, batch, on_progress)
     if known.get("state") == "complete":
         if next(stream, None) is not None:
             raise IndexMismatch(f"{out}: the index is finished, but the sources hold more passages")
@@ -103,8 +104,8 @@ def build_index(
     connection = sqlite3.connect(file, isolation_level=None)
     try:
         connection.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; {_SCHEMA}")
-        while batch := list(itertools.islice(stream, _BATCH)):
-            _add(connection, batch, done)
+        while fresh := list(itertools.islice(stream, batch)):
+            _add(connection, fresh, done)
             if on_progress is not None:
                 on_progress(done.read)
         if not done.stored:
@@ -145,13 +146,14 @@ def _skip(
     stream: Iterator[Passage],
     done: _Progress,
     out: str | Path,
+    batch: int,
     on_progress: Callable[[int], None] | None,
 ) -> None:
     """Read what is in the index already, and see that it is the same."""
     found = CorpusHash()
     for number, passage in enumerate(itertools.islice(stream, done.read), 1):
         found.add(passage)
-        if on_progress is not None and number % _BATCH == 0:
+        if on_progress is not None and number % batch == 0:
             on_progress(number)
     if found.state != done.source:
         raise IndexMismatch(

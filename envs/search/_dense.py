@@ -28,7 +28,8 @@ __all__ = ["DenseEngine", "Encoder", "MiniLM", "build_dense"]
 _FOLDER = "dense"
 _VECTORS = "vectors.f32"
 _STATE = "state.json"
-_CHUNK = 256
+_CHUNK = 512
+_TOGETHER = 32
 _ROWS = 65_536
 
 
@@ -73,19 +74,28 @@ class MiniLM:
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """See :class:`Encoder`."""
+        vectors = np.empty((len(texts), self.size), np.float32)
+        # Texts of like length together: what pads a batch costs as much as what is in it.
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         with self._lock, self._torch.inference_mode():
-            batch = self._tokenizer(
-                list(texts),
-                padding=True,
-                truncation=True,
-                max_length=self._most_tokens,
-                return_tensors="pt",
-            )
-            hidden = self._model(**batch).last_hidden_state
-            mask = batch["attention_mask"].unsqueeze(-1).to(hidden.dtype)
-            mean = (hidden * mask).sum(1) / mask.sum(1).clamp(min=1)
-            unit = self._torch.nn.functional.normalize(mean, dim=1)
-            vectors: NDArray[np.float32] = unit.to(self._torch.float32).numpy()
+            for start in range(0, len(order), _TOGETHER):
+                rows = order[start : start + _TOGETHER]
+                vectors[rows] = self._batch([texts[row] for row in rows])
+        return vectors
+
+    def _batch(self, texts: list[str]) -> NDArray[np.float32]:
+        batch = self._tokenizer(
+            texts,
+            padding=True,
+            truncation=True,
+            max_length=self._most_tokens,
+            return_tensors="pt",
+        )
+        hidden = self._model(**batch).last_hidden_state
+        mask = batch["attention_mask"].unsqueeze(-1).to(hidden.dtype)
+        mean = (hidden * mask).sum(1) / mask.sum(1).clamp(min=1)
+        unit = self._torch.nn.functional.normalize(mean, dim=1)
+        vectors: NDArray[np.float32] = unit.to(self._torch.float32).numpy()
         return vectors
 
 

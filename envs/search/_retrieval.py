@@ -110,7 +110,7 @@ class RetrievalClient(SearchEngine):
                 passage = _passage(item["document"] if wrapped else item)
                 score = float(item["score"]) if wrapped else 1.0 / rank
                 found.append(Hit(self._seen.add(passage), score))
-        except (TypeError, KeyError, ValueError) as error:
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise SearchUnavailable(
                 f"{self._http.base_url}/retrieve: a hit that is none: {str(row)[:200]}",
             ) from error

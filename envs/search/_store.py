@@ -61,26 +61,33 @@ class PassageStore:
         Raises:
             SearchUnavailable: a statement took too long, or the file can't be read.
         """
-        with self._lock:
-            taken = self._idle.pop() if self._idle else None
-        connection = taken or sqlite3.connect(
-            f"{self.path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False
-        )
         deadline = time.monotonic() + seconds
-        connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+        connection: sqlite3.Connection | None = None
         try:
+            connection = self._take()
+            connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
             yield connection
         except sqlite3.Error as error:
             late = time.monotonic() > deadline
             why = f"no answer within {seconds:g} s" if late else str(error)
             raise SearchUnavailable(f"index {self.path.parent}: {why}") from error
         finally:
-            with self._lock:
-                keep = not self._closed
-                if keep:
-                    self._idle.append(connection)
-            if not keep:
-                connection.close()
+            if connection is not None:
+                self._give_back(connection)
+
+    def _take(self) -> sqlite3.Connection:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        address = f"{self.path.resolve().as_uri()}?mode=ro"
+        return sqlite3.connect(address, uri=True, check_same_thread=False)
+
+    def _give_back(self, connection: sqlite3.Connection) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(connection)
+                return
+        connection.close()
 
     def by_rows(self, rows: Sequence[int], seconds: float = 30.0) -> dict[int, Passage]:
         """Return passages by row number, from 0."""

@@ -34,5 +34,3 @@ def index(cache: Path) -> Path:
 def world() -> World:
     """The invented world."""
     return World()
-
-

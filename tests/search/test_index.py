@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-ROWS = [{"id": f"d{i}", "title": f"Title {i}", "text": f"text number {i} of many"} for i in range(9)]
+ROWS = [
+    {"id": f"d{i}", "title": f"Title {i}", "text": f"text number {i} of many"} for i in range(9)
+]
 
 
 def passages(n: int) -> Iterator[Passage]:
@@ -110,9 +112,9 @@ from tests.search.test_index import passages
 from trajgym.envs.search import build_index
 def note(n):
     print(n, flush=True)
-    if n == 15000:
+    if n == 1500:
         sys.stdin.read()  # killed here
-build_index(passages(30_000), sys.argv[1], on_progress=note)
+build_index(passages(3000), sys.argv[1], on_progress=note, batch=500)
 """
 
 
@@ -126,17 +128,17 @@ def test_a_killed_build_goes_on(tmp_path: Path) -> None:
         text=True,
     )
     assert child.stdout is not None
-    assert [child.stdout.readline() for _ in range(3)][-1] == "15000\n"
+    assert [child.stdout.readline() for _ in range(3)][-1] == "1500\n"
     os.kill(child.pid, signal.SIGKILL)
     child.communicate()
     with pytest.raises(IndexMismatch, match="not finished"):
         SqliteEngine(target)
     seen: list[int] = []
-    report = build_index(passages(30_000), target, on_progress=seen.append)
-    assert report.added == 15_000
-    assert seen == [5000, 10000, 15000, 20000, 25000, 30000]
+    report = build_index(passages(3000), target, on_progress=seen.append, batch=500)
+    assert report.added == 1500
+    assert seen == [500, 1000, 1500, 2000, 2500, 3000]
     assert check_index(target) == report._replace(added=0)
-    assert report.hash == build_index(passages(30_000), tmp_path / "other").hash
+    assert report.hash == build_index(passages(3000), tmp_path / "other").hash
 
 
 def test_damage_is_found(tmp_path: Path) -> None:
@@ -206,16 +208,16 @@ async def test_dense_vectors_resume_and_search(tmp_path: Path) -> None:
     """Encoding goes on after a stop, and the engine finds the nearest passage."""
     from trajgym.envs.search import DenseEngine, check_engine
 
-    build_index(passages(600), tmp_path)
+    build_index(passages(1100), tmp_path)
     first = Letters()
-    first.stop_after = 512
+    first.stop_after = 1024
     with pytest.raises(KeyboardInterrupt):
         build_dense(tmp_path, encoder=first)
     with pytest.raises(IndexMismatch, match="--with dense"):
         DenseEngine(tmp_path, encoder=Letters())
     second = Letters()
     assert build_dense(tmp_path, encoder=second)
-    assert second.encoded == 88
+    assert second.encoded == 76
     assert not build_dense(tmp_path, encoder=second)
     async with DenseEngine(tmp_path, encoder=Letters()) as engine:
         await check_engine(engine, ["number of texts", "title many"])
