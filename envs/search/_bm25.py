@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import threading
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -189,20 +189,23 @@ def _write(store: PassageStore, folder: Path, on_progress: Callable[[int], None]
     lengths = _lengths(store)
     penalty = _K1 * (1 - _B + _B * lengths / max(1e-9, float(lengths.mean())))
     vocabulary: dict[str, int] = {}
-    starts = [0]
+    frequencies = [np.zeros(1, np.int64)]
     with (folder / "data").open("wb") as data, (folder / "indices").open("wb") as indices:
-        for term, rows, counts in _postings(store):
-            vocabulary[term] = len(vocabulary)
-            starts.append(starts[-1] + len(rows))
-            idf = np.log1p((len(store) - len(rows) + 0.5) / (len(rows) + 0.5))
-            scores = idf * counts / (counts + penalty[rows])
+        for block in _postings(store):
+            for term in block.terms:
+                vocabulary[term] = len(vocabulary)
+            found = np.bincount(block.term, minlength=len(block.terms))
+            frequencies.append(found)
+            idf = np.log1p((len(store) - found + 0.5) / (found + 0.5))
+            scores = idf[block.term] * block.times / (block.times + penalty[block.row])
             scores.astype(np.float32).tofile(data)
-            rows.astype(np.int32).tofile(indices)
-            if on_progress is not None and len(vocabulary) % 10_000 == 0:
+            block.row.astype(np.int32).tofile(indices)
+            if on_progress is not None:
                 on_progress(len(vocabulary))
+    starts = np.cumsum(np.concatenate(frequencies))
     _as_npy(folder / "data", folder / "data.csc.index.npy", np.dtype(np.float32))
     _as_npy(folder / "indices", folder / "indices.csc.index.npy", np.dtype(np.int32))
-    np.save(folder / "indptr.csc.index.npy", np.array(starts, np.int64))
+    np.save(folder / "indptr.csc.index.npy", starts.astype(np.int64))
     (folder / "vocab.index.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     settings = {
         "k1": _K1, "b": _B, "delta": 0.5, "method": "lucene", "idf_method": "lucene",
@@ -231,37 +234,55 @@ def _varints(data: bytes) -> Iterator[int]:
             value = 0
 
 
-def _postings(
-    store: PassageStore,
-) -> Iterator[tuple[str, NDArray[np.int64], NDArray[np.float64]]]:
-    """Yield every word with the passages that hold it and how often, both in order."""
+class _Block(NamedTuple):
+    """The word lists of some words, one entry per word and passage, both in order."""
+
+    terms: list[str]
+    term: NDArray[np.int64]
+    """Index into ``terms``."""
+    row: NDArray[np.int64]
+    times: NDArray[np.int64]
+    """How often the word stands in the passage."""
+
+
+def _postings(store: PassageStore) -> Iterator[_Block]:
+    """Yield every word with the passages that hold it, some words at a time."""
     # The pool's connections are read-only; the view on the word lists has to be made somewhere.
     connection = sqlite3.connect(f"{store.path.resolve().as_uri()}?mode=ro", uri=True)
     try:
         connection.execute(
             "CREATE VIRTUAL TABLE temp.places USING fts5vocab(main, words, instance)"
         )
-        cursor = connection.execute("SELECT term, doc FROM temp.places")
-        term = ""
-        held: list[int] = []
-        while batch := cursor.fetchmany(_ROWS):
-            for name, row in batch:
-                if name != term:
-                    if held:
-                        yield term, *_counted(held)
-                    term, held = name, []
-                held.append(row)
-        if held:
-            yield term, *_counted(held)
+        terms: list[str] = []
+        starts: list[int] = []
+        rows: list[int] = []
+        last = None
+        for term, row in connection.execute("SELECT term, doc FROM temp.places"):
+            if term != last:
+                if len(rows) >= _ROWS:
+                    yield _block(terms, starts, rows)
+                    terms, starts, rows = [], [], []
+                terms.append(term)
+                starts.append(len(rows))
+                last = term
+            rows.append(row)
+        if rows:
+            yield _block(terms, starts, rows)
     except sqlite3.Error as error:
         raise SearchUnavailable(f"index {store.path.parent}: {error}") from error
     finally:
         connection.close()
 
 
-def _counted(rows: list[int]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    distinct, counts = np.unique(np.array(rows, np.int64), return_counts=True)
-    return distinct, counts.astype(np.float64)
+def _block(terms: list[str], starts: list[int], rows: list[int]) -> _Block:
+    row = np.array(rows, np.int64)
+    term = np.repeat(np.arange(len(terms)), np.diff([*starts, len(rows)]))
+    # A word that stands in a passage twice comes twice in a row.
+    first = np.flatnonzero(
+        np.concatenate([[True], (row[1:] != row[:-1]) | (term[1:] != term[:-1])])
+    )
+    count = np.diff(np.append(first, len(rows)))
+    return _Block(terms, term[first], row[first], count)
 
 
 def _as_npy(raw: Path, target: Path, dtype: np.dtype[Any]) -> None:
