@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import os
 import re
 from typing import TYPE_CHECKING
@@ -49,18 +51,17 @@ class Judge(BaseModel):
         Raises:
             EnvironmentFault: part ``judge``: no answer, or neither yes nor no.
         """
-        import asyncio
-
-        import openai
-
-        prompt = _PROMPT.format(
-            question=record.question, answers=" | ".join(record.answers), answer=answer
-        )
-        client = openai.AsyncOpenAI(
+        # Importing the SDK and loading certificates would hold up the loop.
+        openai = await asyncio.to_thread(importlib.import_module, "openai")
+        client = await asyncio.to_thread(
+            openai.AsyncOpenAI,
             base_url=self.base_url,
             api_key=os.environ.get(self.api_key_env) or "none",
             max_retries=self.attempts - 1,
             timeout=self.seconds,
+        )
+        prompt = _PROMPT.format(
+            question=record.question, answers=" | ".join(record.answers), answer=answer
         )
         try:
             async with asyncio.timeout(self.seconds), client:

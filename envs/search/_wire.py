@@ -66,8 +66,12 @@ class JsonClient:
             raise MissingExtra("httpx", "search") from error
         self.base_url = base_url.rstrip("/")
         self.patience = patience or Patience()
+        # Without TLS there is nothing to verify, and loading the certificates takes longest.
         self._client = httpx.AsyncClient(
-            base_url=self.base_url, timeout=self.patience.seconds, headers=dict(headers or {})
+            base_url=self.base_url,
+            timeout=self.patience.seconds,
+            headers=dict(headers or {}),
+            verify=not self.base_url.startswith("http://"),
         )
 
     async def post(self, path: str, body: Any) -> Any:
