@@ -12,6 +12,7 @@ from rich.console import Console
 
 from trajgym.cli._kinds import SandboxKind
 from trajgym.cli._swe import swe
+from trajgym.cli._search import search_app
 from trajgym.trajectory import TrajgymError
 
 __all__ = ["app", "main"]
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 
 app.add_typer(swe)
+app.add_typer(search_app, name="search")
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
 EnvConfig = Annotated[

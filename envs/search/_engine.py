@@ -1,0 +1,138 @@
+"""The one interface of search engines, and its checker."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from trajgym.trajectory import ConformanceError, InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+__all__ = ["Hit", "Passage", "SearchEngine", "check_engine", "check_query"]
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A piece of text that can be found.
+
+    Args:
+        id: unique in its corpus.
+        title: of the document that it stands in; may be empty.
+        text: the passage without its title.
+        url: where it is from; may be empty.
+    """
+
+    id: str
+    title: str
+    text: str
+    url: str = ""
+
+
+class Hit(NamedTuple):
+    """A passage that was found, with the engine's own score: more is better."""
+
+    passage: Passage
+    score: float
+
+
+class SearchEngine(ABC):
+    """Queries in, ranked passages out. One instance serves many sessions of one event loop.
+
+    Attributes:
+        name: for people and records.
+        live: what it finds may change between two calls; such engines are off by default.
+    """
+
+    name: str = "engine"
+    live: bool = False
+
+    @abstractmethod
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """Return the best ``k`` passages of each query, best first.
+
+        Passages of equal score come in an order that does not change between calls. A query
+        without words finds nothing.
+
+        Raises:
+            SearchUnavailable: no answer in time.
+            InvalidInput: ``k`` is not positive.
+        """
+
+    @abstractmethod
+    async def get(self, ids: Sequence[str]) -> list[Passage | None]:
+        """Return passages by id or URL, None for those that the engine does not know.
+
+        Raises:
+            SearchUnavailable: no answer in time.
+        """
+
+    async def close(self) -> None:
+        """Free what the engine holds. Idempotent."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def check_query(k: int) -> None:
+    """Raise InvalidInput if ``k`` is not positive."""
+    if k < 1:
+        raise InvalidInput(f"search: k is {k}; ask for at least one passage")
+
+
+async def check_engine(
+    engine: SearchEngine, queries: Sequence[str], *, opens: bool = True
+) -> list[str]:
+    """Put an engine through the promises that the environment relies on.
+
+    Args:
+        engine: the engine; it is not closed.
+        queries: at least two that find something.
+        opens: whether ``get`` must know the passages that were found.
+
+    Returns:
+        The promises that were checked, in words.
+
+    Raises:
+        ConformanceError: a promise is not kept; the message names it.
+    """
+    kept = []
+
+    def promise(holds: bool, words: str) -> None:
+        if not holds:
+            raise ConformanceError(f"check_engine: {engine.name}: not kept: {words}")
+        kept.append(words)
+
+    batch = await engine.search(queries, 5)
+    promise(len(batch) == len(queries), "one list of hits per query, in order")
+    promise(all(0 < len(hits) <= 5 for hits in batch), "at most k hits, and some")
+    scores = [[hit.score for hit in hits] for hits in batch]
+    promise(all(s == sorted(s, reverse=True) for s in scores), "best first")
+    ids = [[hit.passage.id for hit in hits] for hits in batch]
+    promise(all(len(set(row)) == len(row) for row in ids), "no passage twice")
+    promise(await engine.search(queries, 5) == batch, "the same again gives the same")
+    alone = [(await engine.search([query], 5))[0] for query in queries]
+    promise([[h.passage.id for h in hits] for hits in alone] == ids, "batches don't matter")
+    fewer = await engine.search(queries, 2)
+    promise(
+        [[h.passage.id for h in hits] for hits in fewer] == [row[:2] for row in ids],
+        "fewer hits are the first of more",
+    )
+    promise(await engine.search([], 5) == [], "no query, no answer")
+    promise(await engine.search(["?!"], 5) == [[]], "a query without words finds nothing")
+    if opens:
+        found = await engine.get([row[0] for row in ids] + ["no such passage"])
+        expected: list[Passage | None] = [hits[0].passage for hits in batch]
+        promise(found == [*expected, None], "passages open by id, unknown ones are None")
+    return kept

@@ -1,0 +1,112 @@
+"""Many sessions, one engine: calls are gathered into batches, answers are kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from trajgym.envs.search._engine import Hit, Passage, SearchEngine, check_query
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["PooledEngine"]
+
+
+class PooledEngine(SearchEngine):
+    """Batches and caches another engine.
+
+    Queries that arrive in the same round of the event loop go out as one batch; a query that is
+    on its way already is not sent twice. A waiter that is cancelled leaves the others their answer.
+
+    Args:
+        engine: the engine behind; closed with this one.
+        kept: queries whose hits are kept; 0 keeps none. A live engine's are never kept.
+        batch: most queries of one call.
+    """
+
+    def __init__(self, engine: SearchEngine, *, kept: int = 10_000, batch: int = 64) -> None:
+        self.name = engine.name
+        self.live = engine.live
+        self.engine = engine
+        self._kept = 0 if engine.live else kept
+        self._batch = batch
+        self._answers: OrderedDict[tuple[str, int], list[Hit]] = OrderedDict()
+        self._waiting: dict[tuple[str, int], asyncio.Future[list[Hit]]] = {}
+        self._queued: dict[int, list[str]] = {}
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """See :meth:`SearchEngine.search`."""
+        check_query(k)
+        waits = [self._ask(query, k) for query in queries]
+        if pending := [wait for wait in waits if isinstance(wait, asyncio.Future)]:
+            await asyncio.wait(pending)
+        return [list(w.result()) if isinstance(w, asyncio.Future) else list(w) for w in waits]
+
+    async def get(self, ids: Sequence[str]) -> list[Passage | None]:
+        """See :meth:`SearchEngine.get`."""
+        return await self.engine.get(ids)
+
+    async def close(self) -> None:
+        """Stop the calls on their way and close the engine."""
+        self._queued.clear()
+        for waiting in self._waiting.values():
+            waiting.cancel()
+        for call in self._calls:
+            call.cancel()
+        if self._calls:
+            await asyncio.wait(self._calls)
+        await self.engine.close()
+
+    def _ask(self, query: str, k: int) -> asyncio.Future[list[Hit]] | list[Hit]:
+        key = (query, k)
+        if key in self._answers:
+            self._answers.move_to_end(key)
+            return self._answers[key]
+        if key not in self._waiting:
+            loop = asyncio.get_running_loop()
+            self._waiting[key] = loop.create_future()
+            if not self._queued:
+                loop.call_soon(self._send)
+            self._queued.setdefault(k, []).append(query)
+        return self._waiting[key]
+
+    def _send(self) -> None:
+        queued, self._queued = self._queued, {}
+        for k, queries in queued.items():
+            for start in range(0, len(queries), self._batch):
+                call = asyncio.ensure_future(self._call(queries[start : start + self._batch], k))
+                self._calls.add(call)
+                call.add_done_callback(self._calls.discard)
+
+    async def _call(self, queries: list[str], k: int) -> None:
+        try:
+            found = await self.engine.search(queries, k)
+        except BaseException as error:  # noqa: BLE001 - boundary: it belongs to those who wait
+            for query in queries:
+                self._fail(self._waiting.pop((query, k)), error)
+            return
+        for query, hits in zip(queries, found, strict=True):
+            self._keep((query, k), hits)
+            waiting = self._waiting.pop((query, k))
+            if not waiting.done():
+                waiting.set_result(hits)
+
+    @staticmethod
+    def _fail(waiting: asyncio.Future[list[Hit]], error: BaseException) -> None:
+        if waiting.done():
+            return
+        if isinstance(error, asyncio.CancelledError):
+            waiting.cancel()
+            return
+        waiting.set_exception(error)
+        waiting.exception()  # seen: those who waited may be gone
+
+    def _keep(self, key: tuple[str, int], hits: list[Hit]) -> None:
+        if not self._kept:
+            return
+        self._answers[key] = hits
+        if len(self._answers) > self._kept:
+            self._answers.popitem(last=False)

@@ -1,0 +1,65 @@
+"""Words of queries, and the text forms that passages travel in."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trajgym.envs.search._engine import Passage
+
+__all__ = ["STOP_WORDS", "contents_of", "estimate_tokens", "passage_id", "split_contents", "words"]
+
+_WORD = re.compile(r"[^\W_]+")
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+_MOST_WORDS = 64
+
+_STOP_WORDS = """
+a about above after again all also am an and any are as at be because been before being
+below between both but by can could did do does doing down during each few for from further
+had has have having he her here hers him his how i if in into is it its itself just me more
+most my no nor not of off on once only or other our out over own same she should so some such
+than that the their them then there these they this those through to too under until up very
+was we were what when where which while who whom whose why will with would you your s t
+"""
+STOP_WORDS = frozenset(_STOP_WORDS.split())
+"""Words that nearly every passage has: they cost an engine most of its time and find nothing."""
+
+
+def words(query: str) -> list[str]:
+    """Return the distinct words of a query in lower case, stop words left out.
+
+    If a query has only stop words they stay. At most 64 words count.
+    """
+    found = list(dict.fromkeys(word.lower() for word in _WORD.findall(query)))
+    return ([word for word in found if word not in STOP_WORDS] or found)[:_MOST_WORDS]
+
+
+def passage_id(title: str, text: str) -> str:
+    """Return the id of a passage that has none of its own: 12 hex digits of its content's hash."""
+    return hashlib.sha256(f"{title}\n{text}".encode()).hexdigest()[:12]
+
+
+def contents_of(passage: Passage) -> str:
+    """Return the wire form: the quoted title, a line end, the text."""
+    return f'"{passage.title}"\n{passage.text}'
+
+
+def split_contents(contents: str) -> tuple[str, str]:
+    """Return title and text of the wire form; without a title line the title is empty."""
+    first, separator, rest = contents.partition("\n")
+    if separator:
+        return first.strip().strip('"'), rest
+    return "", contents
+
+
+def estimate_tokens(text: str) -> Iterable[re.Match[str]]:
+    """Return the pieces of a text that stand for about one token each, with their places.
+
+    A word of more than eight letters is one piece all the same: a model's tokenizer makes some
+    more of them, in English about 1.2 to 1.4 tokens per piece.
+    """
+    return _TOKEN.finditer(text)

@@ -1,0 +1,270 @@
+"""The environments, played through sessions."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.search.serving import answering, running
+from trajgym.envs import Budgets, EnvSpec, Session, check_env
+from trajgym.envs.search import SearchEnv, load_tasks
+from trajgym.rewards import TreeGRPO, TurnTable, tree_budget
+from trajgym.rollout import ScriptedPolicy, call, collect, say
+from trajgym.trajectory import Group, InvalidInput, Member, Run, Task
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Name a server of the built-in corpus (the container, say), and all this runs against it.
+ENGINE = os.environ.get("TRAJGYM_SEARCH_URL", "builtin")
+TOOLS, TAGS = (EnvSpec(id=name, config={"engine": ENGINE}) for name in ("search", "search-tags"))
+TASKS = {task.id: task for task in load_tasks("builtin")}
+TASK = TASKS["reach-01"]
+GOLD = TASK.data["gold"]
+
+
+def seen(session: Session) -> str:
+    return str(session.turns[-1].observation[0]["content"])
+
+
+def signals(session: Session) -> dict[str, Any]:
+    return dict(session.turns[-1].signals)
+
+
+@pytest.mark.parametrize("spec", [TOOLS, TAGS], ids=["tools", "tags"])
+async def test_conformance(spec: EnvSpec) -> None:
+    """Both environments keep every promise that sessions and forks rely on."""
+    await check_env(spec, TASK, spec.resolve().script(TASK, 4)[:-1])
+
+
+@pytest.mark.parametrize("spec", [TOOLS, TAGS], ids=["tools", "tags"])
+async def test_scripted_searchers(spec: EnvSpec, tmp_path: Path) -> None:
+    """Groups have mixed outcomes; those who search find the support, those who guess don't."""
+    tasks = [TASKS["reach-01"], TASKS["reach-31"], TASKS["reach-50"]]
+    env = spec.resolve()
+
+    def script(request: Any) -> Any:
+        turn = sum(m["role"] == "assistant" for m in request.messages)
+        return env.script(request.task, request.sample)[turn]
+
+    await collect(spec, tasks, ScriptedPolicy(script), tmp_path, samples=6)
+    with Run(tmp_path) as run:
+        for tree in run.sessions():
+            attempt = tree.attempts[0]
+            assert str(attempt.status) == "completed", attempt.cause
+            assert attempt.outcome is not None
+            sample = tree.record.sample
+            assert attempt.outcome.passed == (sample in {0, 2, 4})
+            recall = attempt.outcome.details["support_recall"]
+            assert recall == 0.0 if sample == 1 else recall > 0
+            assert recall == 1.0 or sample in {1, 3}
+            if sample == 5:
+                assert attempt.outcome.details["cover"] == 1.0
+                assert 0 < attempt.outcome.details["f1"] < 1
+
+
+async def test_no_gold_passage_in_the_prompt() -> None:
+    """An agent starts with the question, not with the passages, titles or answers behind it."""
+    for task in list(TASKS.values())[::5]:
+        async with Session(TOOLS, task) as session:
+            prompt = str(session.messages[0]["content"])
+        assert task.data["question"] in prompt
+        hidden = [title for title in task.data["gold_titles"] if title not in task.data["question"]]
+        assert not [title for title in hidden if title in prompt]
+        assert not set(task.data["gold"]) & set(prompt.split())
+
+
+async def test_several_searches_in_one_turn_and_what_is_left_is_told() -> None:
+    """Each call has its result, and the searches left count down in order."""
+    async with Session(TOOLS, TASK) as session:
+        await session.step(
+            say("", ("search", {"query": "Jorollen Chronicle"}), ("search", {"query": "Berrick"}))
+        )
+        results = [str(m["content"]) for m in session.turns[-1].observation]
+        assert "Title: The Jorollen Chronicle" in results[0]
+        assert "Orliomar Berrick" in results[1]
+        assert "[7 searches left of 8]" in results[0]
+        assert "[6 searches left of 8]" in results[1]
+        assert signals(session)["support_recall"] == 1.0
+        assert set(GOLD) <= set(signals(session)["seen"])
+
+
+async def test_the_search_budget_ends_the_searching_not_the_attempt() -> None:
+    """Without a search left, the agent is told to answer, and can."""
+    spec = EnvSpec(id="search", config={"engine": ENGINE, "searches": 1})
+    async with Session(spec, TASK) as session:
+        await session.step(call("search", query="Chronicle"))
+        assert seen(session).endswith("[no searches left of 1]")
+        await session.step(call("search", query="Berrick"))
+        assert (
+            seen(session) == "Error: no searches left of 1, 1 asked for; answer with what you know"
+        )
+        assert session.turns[-1].calls[0].status == "error"
+        await session.step(call("answer", answer=f"the {TASK.data['answers'][0]}."))
+        assert session.outcome is not None
+        assert session.outcome.passed
+
+
+async def test_observations_are_capped_in_tokens() -> None:
+    """A result keeps to its tokens, shared between its documents; open shows the rest."""
+    spec = EnvSpec(id="search", config={"engine": ENGINE, "observation_tokens": 12, "k": 3})
+    async with Session(spec, TASK) as session:
+        await session.step(call("search", query="Jorollen Chronicle"))
+        lines = seen(session).splitlines()
+        assert len(lines) == 4
+        assert all(line.endswith(" [...]") and len(line.split("] ")[1].split()) <= 6
+                   for line in lines[:3])  # fmt: skip
+        pages = []
+        for window in (1, 2, 3):
+            await session.step(call("open", doc=GOLD[0], window=window))
+            pages.append(seen(session).splitlines()[1])
+        assert seen(session).endswith(f"[window 3 of {int(seen(session).split()[-1][:-1])}]")
+        assert "The Jorollen Chronicle is a novel by Orliomar Berrick, published" in " ".join(pages)
+        assert signals(session)["opened"] == 3
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (call("search", query=" ?! "), "the query is empty"),
+        (call("open", doc="w999"), "there is no document 'w999'"),
+        ({"role": "assistant", "content": "It is Orlundrath."}, "That was no tool call"),
+        (call("search", query="\ud800 salt"), "Title:"),
+    ],
+)
+async def test_slips_are_answered(message: Any, said: str) -> None:
+    """An agent that slips reads what was wrong, and goes on."""
+    async with Session(TOOLS, TASK) as session:
+        await session.step(message)
+        assert said in seen(session)
+        assert not session.done
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<think>hm</think><search>Jorollen Chronicle</search>", "Title: The Jorollen Chronicle"),
+        ("<search>salt</search> and <search>eel</search>", "</information>\n\n\n\n<information>"),
+        ("<search>salt</search><information>x</information><answer>x</answer>", "7 searches left"),
+        ("<search>salt</search><answer>too early</answer>", "7 searches left"),
+        ("<think><answer>no</answer></think>", "That held no action"),
+        ("Orlundrath", "That held no action"),
+        ("<search> </search>", "the query is empty"),
+        ("<think>never closed <search>salt</search>", "That held no action"),
+    ],
+)
+async def test_tags(text: str, said: str) -> None:
+    """Searches in free text are carried out; thoughts, made-up results and rash answers are not."""
+    async with Session(TAGS, TASK) as session:
+        await session.step(text)
+        assert said in seen(session)
+        assert not session.done
+
+
+async def test_a_tagged_answer_ends_the_attempt() -> None:
+    """The first answer counts."""
+    async with Session(TAGS, TASK) as session:
+        await session.step("<answer>Orlundrath</answer><answer>Belanvik</answer>")
+        assert session.outcome is not None
+        assert session.outcome.score == 1.0
+
+
+async def test_without_an_answer_nothing_is_scored() -> None:
+    """An attempt that runs out of turns is verified: score 0, with its recall."""
+    async with Session(TOOLS, TASK, budgets=Budgets(turns=2)) as session:
+        for query in ("Jorollen Chronicle", "Orliomar Berrick"):
+            await session.step(call("search", query=query))
+    assert str(session.status) == "truncated:turns"
+    assert session.outcome is not None
+    assert session.outcome.score == 0.0
+    assert session.outcome.details["support_recall"] == 1.0
+
+
+async def test_a_dead_engine_is_not_the_agents_fault() -> None:
+    """The session ends failed:search, unscored."""
+    config = {"engine": {"kind": "retrieval", "url": "http://127.0.0.1:9", "attempts": 1}}
+    async with Session(EnvSpec(id="search", config=config), TASK) as session:
+        await session.step(call("search", query="salt"))
+    assert str(session.status) == "failed:search"
+    assert session.outcome is None
+
+
+@pytest.mark.parametrize(
+    "config", [{"k": 0}, {"metric": "bleu"}, {"metric": "judge"}, {"engine": "nowhere"}]
+)
+async def test_bad_settings_fail_before_the_first_turn(config: dict[str, Any]) -> None:
+    """What is wrong with the settings ends the run, not each session."""
+    with pytest.raises(InvalidInput):
+        await SearchEnv.open_run(config)
+
+
+async def test_a_judge(index: Path) -> None:
+    """A judge is asked what matching does not settle; its verdict is recorded or is the score."""
+    asked: list[str] = []
+
+    async def completions(request: Any) -> Any:
+        body = await request.json()
+        asked.append(body["messages"][0]["content"])
+        verdict = "Yes." if "so to say" in asked[-1] else "no"
+        message = {"role": "assistant", "content": verdict}
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        return {"id": "1", "object": "chat.completion", "created": 0, "model": "j",
+                "choices": [choice]}  # fmt: skip
+
+    async with running(answering("/v1/chat/completions", completions)) as url:
+        judge = {"base_url": f"{url}/v1", "model": "j"}
+        spec = EnvSpec(id="search", config={"engine": ENGINE, "judge": judge, "metric": "judge"})
+        for answer, score in (("Orlundrath, so to say", 1.0), ("Belanvik", 0.0), (" ", 0.0)):
+            async with Session(spec, TASK) as session:
+                await session.step(call("answer", answer=answer))
+            assert session.outcome is not None
+            assert (session.outcome.score, session.outcome.details["em"]) == (score, 0.0)
+        async with Session(spec, TASK) as session:
+            await session.step(call("answer", answer="orlundrath"))
+        assert session.outcome is not None
+        assert session.outcome.score == 1.0
+    assert len(asked) == 2
+
+
+async def test_forks_are_free(tmp_path: Path) -> None:
+    """A fork from a snapshot has the same budget left and the same passages seen."""
+    async with Session(TOOLS, TASK, snapshot_every=1) as session:
+        await session.step(call("search", query="Jorollen Chronicle"))
+        await session.step(call("search", query="Orliomar Berrick"))
+        async with await session.fork(0) as rival:
+            await rival.step(call("search", query="Orliomar Berrick"))
+            assert rival.turns[-1].observation[0]["content"] == seen(session)
+            assert signals(rival) == signals(session)
+
+
+@pytest.mark.parametrize(("trees", "nodes", "rounds"), [(2, 2, 1), (3, 1, 2)])
+async def test_tree_grpo_expansion(trees: int, nodes: int, rounds: int) -> None:
+    """M trees, N nodes expanded in each of L rounds give M * (L * N + 1) leaves with advantages."""
+    script = SearchEnv.script(TASK, 0)
+    wrong = [call("answer", answer="nobody knows")]
+    grown = []
+    for number in range(trees):
+        async with Session(TOOLS, TASK, group="g", sample=number) as session:
+            for message in script:
+                await session.step(message)
+            for position in range(rounds * nodes):
+                async with await session.fork(position % (len(script) - 1)) as rival:
+                    for message in wrong if position % 2 else script[-1:]:
+                        await rival.step(message)
+        grown.append(session.tree)
+    leaves = sum(len(tree.attempts) for tree in grown)
+    assert leaves == tree_budget(trees, nodes, rounds).leaves == trees * (rounds * nodes + 1)
+    members = [Member(session=tree.record.id, sample=i) for i, tree in enumerate(grown)]
+    group = Group(id="g", task=TASK.id, planned=trees, members=members, sealed=True)
+    advantages = TreeGRPO().derive(TurnTable.build([group], grown))
+    assert len(advantages.values) == sum(len(tree.turns) for tree in grown)
+
+
+def test_scripts_are_for_any_search_task() -> None:
+    """A task without hops or gold passages has a script too."""
+    task = Task(id="x", data={"question": "Who?", "answers": ["Ann"]})
+    last = SearchEnv.script(task, 0)[-1]["tool_calls"][0]["function"]
+    assert json.loads(last["arguments"]) == {"answer": "Ann"}

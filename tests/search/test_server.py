@@ -1,0 +1,186 @@
+"""The retrieval server and its client, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from starlette.responses import PlainTextResponse, Response
+
+from tests.search.serving import answering, running
+from trajgym.envs.search import (
+    Patience,
+    RetrievalClient,
+    SearchUnavailable,
+    SqliteEngine,
+    search_app,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+QUICK = Patience(seconds=5.0, attempts=3, first_wait=0.001, longest_wait=0.001)
+
+
+def post(url: str, body: Any) -> Any:
+    """What a client without any library of ours does."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return json.loads(response.read())
+
+
+def as_searchers_read_it(result: list[Any]) -> str:
+    """Join one query's hits as the field's trainers do, from the wire form."""
+    text = ""
+    for number, item in enumerate(result, 1):
+        title, *rest = item["document"]["contents"].split("\n")
+        text += f"Doc {number}(Title: {title}) {chr(10).join(rest)}\n"
+    return text
+
+
+async def test_a_trainers_client_is_served(index: Path) -> None:
+    """Both forms of /retrieve, the default topk, and /access, as other trainers ask for them."""
+    async with running(search_app(SqliteEngine(index), topk=2)) as url:
+        query = "Jorollen Chronicle"
+        body = {"queries": [query, "salt"], "topk": 3, "return_scores": True}
+        scored = (await asyncio.to_thread(post, f"{url}/retrieve", body))["result"]
+        assert [len(row) for row in scored] == [3, 3]
+        text = as_searchers_read_it(scored[0])
+        assert text.startswith('Doc 1(Title: "The Jorollen Chronicle") The Jorollen Chronicle is a')
+        body = {"queries": [query], "topk": None, "return_scores": False}
+        plain = (await asyncio.to_thread(post, f"{url}/retrieve", body))["result"]
+        assert plain[0] == [item["document"] for item in scored[0][:2]]
+        urls = [plain[0][0]["url"], "https://nowhere.example"]
+        pages = (await asyncio.to_thread(post, f"{url}/access", {"urls": urls}))["result"]
+        assert pages[0]["contents"] == plain[0][0]["contents"]
+        assert pages[1] is None
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("retrieve", b"{", 422),
+        ("retrieve", {"queries": "one"}, 422),
+        ("retrieve", {"queries": ["a"], "topk": 0}, 422),
+        ("retrieve", {"queries": ["a"] * 2000}, 422),
+        ("retrieve", b" " * (9 << 20), 413),
+        ("access", {}, 422),
+        ("nothing", {}, 404),
+    ],
+)
+async def test_bad_requests(index: Path, path: str, body: Any, status: int) -> None:
+    """A bad request gets a 4xx, and the server goes on."""
+    async with running(search_app(SqliteEngine(index))) as url:
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            await asyncio.to_thread(post, f"{url}/{path}", body)
+        assert caught.value.code == status
+        caught.value.close()
+        body = {"queries": ["salt"]}
+        assert (await asyncio.to_thread(post, f"{url}/retrieve", body))["result"][0]
+
+
+async def test_the_client_reads_answers_without_scores(index: Path) -> None:
+    """Without scores the ranks stand in; the passages are the same."""
+    async with running(search_app(SqliteEngine(index))) as url:
+        async with (
+            RetrievalClient(f"{url}/retrieve", scores=False) as plain,
+            RetrievalClient(url) as scored,
+        ):
+            ours = (await plain.search(["salt trader"], 4))[0]
+            theirs = (await scored.search(["salt trader"], 4))[0]
+        assert [h.passage for h in ours] == [h.passage for h in theirs]
+        assert [h.score for h in ours] == [1.0, 1 / 2, 1 / 3, 1 / 4]
+
+
+async def test_passages_that_no_search_has_shown_can_be_opened(index: Path) -> None:
+    """The client asks /access for ids that it has not seen."""
+    async with running(search_app(SqliteEngine(index))) as url:
+        async with RetrievalClient(url) as client:
+            passage, nothing = await client.get(["w133", "w999"])
+    assert passage is not None
+    assert passage.title == "The Jorollen Chronicle"
+    assert nothing is None
+
+
+async def test_a_server_that_stumbles_is_asked_again() -> None:
+    """Two 503 and then an answer: the caller sees the answer only."""
+    tries = 0
+
+    async def answer(request: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            return Response(status_code=503)
+        return {"result": [[{"document": {"id": "1", "contents": '"T"\nx'}, "score": 2.0}]]}
+
+    async with running(answering("/retrieve", answer)) as url:
+        async with RetrievalClient(url, patience=QUICK) as client:
+            hits = (await client.search(["q"], 1))[0]
+    assert (tries, hits[0].passage.text) == (3, "x")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "tries"),
+    [
+        (Response("overloaded", 503), "answered 503: overloaded", 3),
+        (Response("no such index", 404), "answered 404: no such index", 1),
+        (PlainTextResponse("<html>"), "answered no JSON", 1),
+        ({"result": []}, "expected `result` with 1 lists", 1),
+        ({"result": [[{"document": {"id": "1"}, "score": 1}]]}, "a hit that is none", 1),
+        ({"result": [["text"]]}, "a hit that is none", 1),
+    ],
+)
+async def test_what_a_broken_server_does_to_us(answer: Any, message: str, tries: int) -> None:
+    """It ends as SearchUnavailable with what the server said; only what may pass is retried."""
+    seen = 0
+
+    async def reply(request: Any) -> Any:
+        nonlocal seen
+        seen += 1
+        return answer
+
+    async with running(answering("/retrieve", reply)) as url:
+        async with RetrievalClient(url, patience=QUICK) as client:
+            with pytest.raises(SearchUnavailable, match=message):
+                await client.search(["q"], 1)
+    assert seen == tries
+
+
+async def test_a_server_that_hangs_is_left() -> None:
+    """A request without an answer ends at its deadline."""
+
+    async def never(request: Any) -> Any:
+        await request.receive()
+        while not await request.is_disconnected():
+            await asyncio.sleep(0.01)
+        return {}
+
+    patience = Patience(seconds=0.2, attempts=2, first_wait=0.001, longest_wait=0.001)
+    async with running(answering("/retrieve", never)) as url:
+        async with RetrievalClient(url, patience=patience) as client:
+            with pytest.raises(SearchUnavailable, match="2 tries at most"):
+                await asyncio.wait_for(client.search(["q"], 1), 20)
+
+
+async def test_no_server() -> None:
+    """A refused connection is named with its address."""
+    async with RetrievalClient("http://127.0.0.1:9", patience=QUICK) as client:
+        with pytest.raises(SearchUnavailable, match=r"127\.0\.0\.1:9/retrieve can't be reached"):
+            await client.search(["q"], 1)
+
+
+async def test_an_engine_that_fails_is_a_503(tmp_path: Path, index: Path) -> None:
+    """The server passes on that its engine has no answer."""
+    broken = SqliteEngine(index, seconds=30.0)
+    broken._store.path = tmp_path / "gone.sqlite"
+    async with running(search_app(broken)) as url:
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            await asyncio.to_thread(post, f"{url}/retrieve", {"queries": ["salt"]})
+    assert caught.value.code == 503
+    assert "unable to open" in json.loads(caught.value.read())["error"]
+    caught.value.close()

