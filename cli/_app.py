@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 
 from trajgym.cli._kinds import SandboxKind
-from trajgym.cli._swe import swe
 from trajgym.cli._search import search_app
+from trajgym.cli._swe import swe
 from trajgym.trajectory import TrajgymError
 
 __all__ = ["app", "main"]
