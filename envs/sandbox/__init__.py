@@ -9,8 +9,10 @@ from trajgym.envs.sandbox._base import (
     Snapshot,
 )
 from trajgym.envs.sandbox._check import PROMISES, CheckReport, check_sandbox
-from trajgym.envs.sandbox._docker import DockerProvider, DockerSandbox
-from trajgym.envs.sandbox._embedded import EmbeddedProvider, EmbeddedSandbox
+from trajgym.envs.sandbox._docker import DockerProvider
+from trajgym.envs.sandbox._docker_sandbox import DockerSandbox
+from trajgym.envs.sandbox._embedded import EmbeddedProvider
+from trajgym.envs.sandbox._embedded_sandbox import EmbeddedSandbox
 from trajgym.envs.sandbox._errors import (
     ConformanceError,
     ImageNotFound,

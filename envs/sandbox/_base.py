@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from trajgym.envs.sandbox._shell import Shell
+
 __all__ = [
     "CommandResult",
     "Limits",
@@ -111,6 +113,31 @@ class Sandbox(ABC):
 
     id: str
     spec: SandboxSpec
+    shells: dict[str, Shell]
+    """Shells that were opened, by name."""
+
+    @abstractmethod
+    async def shell(
+        self,
+        name: str = "",
+        *,
+        program: str = "/bin/sh",
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Shell:
+        """Open a shell that keeps directory, variables and background processes.
+
+        Args:
+            name: to find it in a fork; numbered by default.
+            program: any POSIX shell that is there inside.
+            cwd: where it begins; the spec's ``workdir`` if None.
+            env: variables added to the spec's.
+
+        Raises:
+            InvalidInput: a shell of this name is open, or a variable has no proper name.
+            SandboxError: there is no such program inside.
+            SandboxDied: the sandbox is gone.
+        """
 
     @abstractmethod
     async def run(

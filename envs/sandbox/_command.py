@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import posixpath
 from abc import abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trajgym.envs.sandbox._base import MIB, CommandResult, Sandbox, SandboxSpec
 from trajgym.envs.sandbox._errors import SandboxDied, SandboxFileError
+from trajgym.envs.sandbox._protocol import is_name
+from trajgym.envs.sandbox._shell import Shell, ShellPort
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
@@ -62,6 +65,9 @@ def check_spec(spec: SandboxSpec) -> None:
             raise InvalidInput(
                 f"sandbox path {path!r} must be absolute, normal and below the root, like /work"
             )
+    for key in spec.env:
+        if not is_name(key):
+            raise InvalidInput(f"sandbox variable {key!r}: use letters, digits and _")
     limits = spec.limits
     for name in ("memory", "cpus", "pids", "disk", "output"):
         if getattr(limits, name) <= 0:
@@ -88,6 +94,9 @@ def _refusal(words: Sequence[str], env: Mapping[str, str]) -> str:
     longest = max(len(text.encode(errors="replace")) for text in texts)
     if longest > ARGUMENT_LIMIT or sum(len(text) for text in texts) > 8 * ARGUMENT_LIMIT:
         return f"the command is too long ({longest} bytes): write a file and run that"
+    for key in env:
+        if not is_name(key):
+            return f"{key!r} is not a name of a variable"
     return ""
 
 
@@ -98,6 +107,42 @@ class CommandSandbox(Sandbox):
     """
 
     _closed = False
+
+    def __init__(self) -> None:
+        self.shells: dict[str, Shell] = {}
+
+    @abstractmethod
+    async def _open_port(self, program: str, env: Mapping[str, str]) -> ShellPort:
+        """Start a shell with these variables besides the spec's."""
+
+    async def shell(
+        self,
+        name: str = "",
+        *,
+        program: str = "/bin/sh",
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Shell:
+        """See :meth:`Sandbox.shell`."""
+        if self._closed:
+            raise SandboxDied(f"sandbox {self.id} is closed; start another one")
+        name = name or f"shell-{len(self.shells)}"
+        if name in self.shells:
+            raise InvalidInput(f"sandbox {self.id} has a shell {name!r} already: see .shells")
+        variables = dict(env or {})
+        if refusal := _refusal([program, cwd or ""], variables):
+            raise InvalidInput(f"shell {name!r}: {refusal}")
+        where = posixpath.join(self.spec.workdir, cwd or "")
+        opener = partial(self._open_port, program, variables)
+        made = Shell(name, program, where, self.spec.limits.output, opener)
+        self.shells[name] = made
+        try:
+            await made.run(":", timeout=FILE_SECONDS)
+        except BaseException:
+            self.shells.pop(name, None)
+            await made.close()
+            raise
+        return made
 
     @abstractmethod
     async def _execute(

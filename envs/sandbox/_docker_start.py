@@ -11,14 +11,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from trajgym.envs.sandbox._command import HOME, command_env
-from trajgym.envs.sandbox._docker_engine import (
-    SLOW_SECONDS,
-    ContainerGone,
-    DockerEngine,
-    translated,
-)
-from trajgym.envs.sandbox._docker_kill import MARK
+from trajgym.envs.sandbox._docker_engine import SLOW_SECONDS, DockerEngine, translated
+from trajgym.envs.sandbox._docker_errors import ContainerGone
 from trajgym.envs.sandbox._errors import ImageNotFound, SandboxError, SandboxStartFailed
+from trajgym.envs.sandbox._protocol import MARK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
