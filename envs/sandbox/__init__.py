@@ -29,6 +29,9 @@ from trajgym.envs.sandbox._find import (
     find_provider,
     shared_provider,
 )
+from trajgym.envs.sandbox._pool import WarmPool
+from trajgym.envs.sandbox._processes import Process
+from trajgym.envs.sandbox._shell import Shell
 
 __all__ = [
     "PROMISES",
@@ -41,6 +44,7 @@ __all__ = [
     "EmbeddedSandbox",
     "ImageNotFound",
     "Limits",
+    "Process",
     "ProviderName",
     "Sandbox",
     "SandboxDied",
@@ -50,8 +54,10 @@ __all__ = [
     "SandboxSpec",
     "SandboxStartFailed",
     "SandboxUnavailable",
+    "Shell",
     "Snapshot",
     "SnapshotFailed",
+    "WarmPool",
     "check_sandbox",
     "close_shared_providers",
     "find_provider",

@@ -115,6 +115,17 @@ class Sandbox(ABC):
     spec: SandboxSpec
     shells: dict[str, Shell]
     """Shells that were opened, by name."""
+    lost: tuple[str, ...]
+    """What a fork did not take along, in words; empty for a sandbox that is no fork."""
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool:
+        """False once it was closed, or is known to be gone; asks nobody."""
+
+    @abstractmethod
+    async def settle(self) -> None:
+        """Wait until the first command will find everything ready."""
 
     @abstractmethod
     async def shell(
@@ -190,6 +201,28 @@ class Sandbox(ABC):
             SnapshotFailed: the state could not be kept.
             SandboxDied: the sandbox is gone.
         """
+
+    @abstractmethod
+    async def forks(self, count: int, *, timeout: float = 120.0) -> list[Self]:
+        """Make independent copies of this sandbox as it is now.
+
+        Files come along, and every shell with its directory and environment, by its name in
+        ``shells``. Processes, ``/dev/shm`` and shell variables that are not exported don't:
+        :attr:`lost` of the copy names what there was. This sandbox goes on untouched.
+
+        Args:
+            count: how many; one look at the files serves all.
+            timeout: seconds until all have to be there.
+
+        Raises:
+            SnapshotFailed: the files could not be copied, whole, as they were.
+            SandboxStartFailed: a copy did not come up; none is left then.
+            SandboxDied: the sandbox is gone.
+        """
+
+    async def fork(self, *, timeout: float = 120.0) -> Self:
+        """Make one copy; see :meth:`forks`."""
+        return (await self.forks(1, timeout=timeout))[0]
 
     @abstractmethod
     async def close(self) -> None:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import posixpath
 from abc import abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self, TypeVar
 
+from trajgym.envs.sandbox._aio import see_through
 from trajgym.envs.sandbox._base import MIB, CommandResult, Sandbox, SandboxSpec
 from trajgym.envs.sandbox._errors import SandboxDied, SandboxFileError
 from trajgym.envs.sandbox._protocol import is_name
-from trajgym.envs.sandbox._shell import Shell, ShellPort
+from trajgym.envs.sandbox._shell import Shell, ShellPort, ShellState
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["HOME", "CommandSandbox", "check_spec", "command_env"]
+__all__ = ["HOME", "CommandSandbox", "check_spec", "close_all", "command_env", "gather_or_close"]
 
 HOME = "/home/agent"
 FILE_SECONDS = 60.0
@@ -110,6 +112,44 @@ class CommandSandbox(Sandbox):
 
     def __init__(self) -> None:
         self.shells: dict[str, Shell] = {}
+        self.lost: tuple[str, ...] = ()
+
+    @abstractmethod
+    async def _copies(self, count: int, timeout: float) -> list[Self]:
+        """Start sandboxes with the files of this one."""
+
+    async def forks(self, count: int, *, timeout: float = 120.0) -> list[Self]:
+        """See :meth:`Sandbox.forks`."""
+        if count < 1:
+            raise InvalidInput(f"forks({count}): ask for at least one")
+        if self._closed:
+            raise SandboxDied(f"sandbox {self.id} is closed; start another one")
+        states = [await shell.state() for shell in self.shells.values()]
+        lost = [f"what runs in shell {name!r}" for name, s in self.shells.items() if s.busy]
+        lost += [f"the environment of busy shell {s.name!r}" for s in states if not s.exports]
+        copies = await self._copies(count, timeout)
+        try:
+            for copy in copies:
+                copy.lost = ("processes in the background", "what is in /dev/shm", *lost)
+            await asyncio.gather(*(copy.open_shells(states) for copy in copies))
+        except BaseException:
+            await see_through(close_all(copies))
+            raise
+        return copies
+
+    async def open_shells(self, states: Sequence[ShellState]) -> None:
+        """Open shells as they were elsewhere."""
+        for state in states:
+            opener = partial(self._open_port, state.program, {})
+            shell = Shell(state.name, state.program, state.cwd, self.spec.limits.output, opener)
+            self.shells[state.name] = shell
+            await shell.restore(state)
+
+    async def helper(
+        self, words: Sequence[str], *, stdin: bytes, limit: int, timeout: float
+    ) -> CommandResult:
+        """Run a command of ours, keeping more of its output than a command may have."""
+        return await self._checked(words, timeout, "/", {}, stdin, limit)
 
     @abstractmethod
     async def _open_port(self, program: str, env: Mapping[str, str]) -> ShellPort:
@@ -231,3 +271,28 @@ def _file_error(
         said = result.stderr.decode(errors="replace").strip()
         reason = known.get(result.exit_code) or said or f"exit status {result.exit_code}"
     return SandboxFileError(f"can't {verb} {path}: {reason}")
+
+
+async def close_all(sandboxes: Sequence[Sandbox]) -> None:
+    """Close several at once."""
+    await asyncio.gather(*(sandbox.close() for sandbox in sandboxes))
+
+
+S = TypeVar("S", bound=Sandbox)
+
+
+async def gather_or_close(starts: Sequence[asyncio.Future[S]]) -> list[S]:
+    """Wait for all; if one fails or the caller is cancelled, those that came up are closed."""
+    try:
+        return list(await asyncio.gather(*starts))
+    except BaseException:
+        for start in starts:
+            start.cancel()
+        await see_through(_close_started(starts))
+        raise
+
+
+async def _close_started(starts: Sequence[asyncio.Future[S]]) -> None:
+    await asyncio.wait(starts)
+    done = [s for s in starts if not s.cancelled() and s.exception() is None]
+    await close_all([start.result() for start in done])

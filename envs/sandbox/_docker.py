@@ -32,6 +32,8 @@ from trajgym.envs.sandbox._owner import is_dead, own_token
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from trajgym.envs.sandbox._base import Sandbox
+
 __all__ = ["DockerProvider"]
 
 OURS = "trajgym"
@@ -56,6 +58,9 @@ class DockerProvider(SandboxProvider):
         self._pull = pull
         self._id = secrets.token_hex(8)
         self._open: dict[str, DockerSandbox] = {}
+        self._discarded: set[str] = set()
+        self.borrow: Callable[[SandboxSpec], Sandbox | None] | None = None
+        """Gives a sandbox that waits for a spec, or nothing; set by a pool."""
         self._launches: set[asyncio.Future[str]] = set()
         self._closed = False
         self._used = False
@@ -87,6 +92,8 @@ class DockerProvider(SandboxProvider):
         """See :meth:`SandboxProvider.restore`; the spec's image, trees and readonly are skipped."""
         check_spec(spec)
         self._refuse_if_closed()
+        if snapshot.id in self._discarded:
+            raise SnapshotFailed(f"snapshot {snapshot.id} was discarded")
         try:
             await self.engine.call(lambda api: api.inspect_image(snapshot.id))
         except ContainerGone as error:
@@ -94,6 +101,18 @@ class DockerProvider(SandboxProvider):
         except SandboxError as error:
             raise engine_module.unavailable(self.engine.host, error) from error
         return await self._launch(spec, snapshot.id, timeout, fresh=False)
+
+    async def start_like(self, sandbox: DockerSandbox, timeout: float) -> DockerSandbox:
+        """Start a sandbox from the same image, without the spec's trees: changes will bring them.
+
+        Raises:
+            SandboxStartFailed, SandboxUnavailable: as for :meth:`start`.
+        """
+        if self.borrow is not None and sandbox.image == sandbox.spec.image:
+            warm = self.borrow(sandbox.spec)
+            if isinstance(warm, DockerSandbox):
+                return warm
+        return await self._launch(sandbox.spec, sandbox.image, timeout, fresh=False)
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
@@ -119,7 +138,7 @@ class DockerProvider(SandboxProvider):
             if isinstance(error, TimeoutError | EngineLost | EngineRefused | ContainerGone):
                 raise self._start_error(error, timeout) from error
             raise
-        sandbox = DockerSandbox(self, spec, container, name)
+        sandbox = DockerSandbox(self, spec, container, name, image)
         self._open[name] = sandbox
         sandbox.hosts.warm()
         return sandbox
@@ -146,12 +165,18 @@ class DockerProvider(SandboxProvider):
     def _labels(self, kind: str) -> dict[str, str]:
         return {OURS: "1", OWNER: own_token(), PROVIDER: self._id, KIND: kind}
 
-    def forget(self, sandbox: DockerSandbox) -> None:
-        """Drop a sandbox that was closed from the books."""
+    async def forget(self, sandbox: DockerSandbox) -> None:
+        """Drop a sandbox that was closed from the books, and an image that it was the last of."""
         self._open.pop(sandbox.id, None)
+        if sandbox.image in self._discarded:
+            await self.discard(Snapshot("docker", sandbox.image))
 
     async def discard(self, snapshot: Snapshot) -> None:
-        """See :meth:`SandboxProvider.discard`."""
+        """See :meth:`SandboxProvider.discard`; the image goes with the last sandbox of it."""
+        if any(sandbox.image == snapshot.id for sandbox in self._open.values()):
+            self._discarded.add(snapshot.id)
+            return
+        self._discarded.discard(snapshot.id)
         with contextlib.suppress(SandboxError):
             await self.engine.call(partial(_remove_image, snapshot.id), patience=SLOW_SECONDS)
 

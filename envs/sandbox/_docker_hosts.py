@@ -83,6 +83,11 @@ class DockerHosts:
         self.gate = Gate()
         """Shut it before the container is paused."""
 
+    @property
+    def alive(self) -> bool:
+        """Whether the shells that wait are all there; they end with the container."""
+        return all(host.alive for host in self._idle)
+
     def warm(self) -> None:
         """Begin to open a shell, so that the first command need not wait for it."""
         if self._opening is None and not self._idle and not self._closed:
@@ -90,8 +95,13 @@ class DockerHosts:
 
     async def settle(self) -> None:
         """Wait until the shell that :meth:`warm` began to open waits for requests."""
-        if self._opening is not None:
-            await asyncio.wait({self._opening})
+        opening = self._opening
+        if opening is None:
+            return
+        await asyncio.wait({opening})
+        if self._opening is opening:
+            self._opening = None
+            self._give_opened(opening)
 
     async def take(self) -> Host:
         """Return a shell that nobody else uses.

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from typing import TYPE_CHECKING, Any
 
 from trajgym.envs.sandbox._aio import see_through
 from trajgym.envs.sandbox._base import CommandResult, SandboxSpec, Snapshot
 from trajgym.envs.sandbox._channel import Request
-from trajgym.envs.sandbox._command import CommandSandbox
+from trajgym.envs.sandbox._command import CommandSandbox, gather_or_close
 from trajgym.envs.sandbox._docker_engine import SLOW_SECONDS, translated
 from trajgym.envs.sandbox._docker_errors import ContainerGone, EngineLost, EngineRefused
+from trajgym.envs.sandbox._docker_fork import (
+    ChangeSet,
+    NotCarried,
+    apply_changes,
+    read_changes,
+)
 from trajgym.envs.sandbox._docker_hosts import DockerHosts, Host
 from trajgym.envs.sandbox._docker_kill import KILL
 from trajgym.envs.sandbox._docker_shell import DockerShellPort
 from trajgym.envs.sandbox._errors import SandboxDied, SandboxError, SnapshotFailed
-from trajgym.envs.sandbox._protocol import FEED, MARK, STDIN_LIMIT, command_text
+from trajgym.envs.sandbox._protocol import MARK, STDIN_LIMIT, command_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLOSE_SECONDS", "KIND", "DockerSandbox", "remove_container"]
 
+_log = logging.getLogger(__name__)
 KIND = "trajgym.kind"
 REPOSITORY = "trajgym/snapshot"
 KILL_SECONDS = 15.0
@@ -43,21 +51,32 @@ class DockerSandbox(CommandSandbox):
         spec: as it was asked for.
         container: the engine's id.
         name: the container's name.
+        image: what it was started from.
     """
 
     def __init__(
-        self, provider: DockerProvider, spec: SandboxSpec, container: str, name: str
+        self, provider: DockerProvider, spec: SandboxSpec, container: str, name: str, image: str
     ) -> None:
         super().__init__()
         self.id = name
         self.spec = spec
         self.container = container
         self._provider = provider
-        self._engine = provider.engine
+        self.engine = provider.engine
+        self.image = image
         self._restarts = 0
         self._restarting = asyncio.Lock()
         self._killing = asyncio.Lock()
         self.hosts = DockerHosts(provider.engine, spec, container, name)
+
+    @property
+    def alive(self) -> bool:
+        """See :attr:`Sandbox.alive`."""
+        return not self._closed and self.hosts.alive
+
+    async def settle(self) -> None:
+        """See :meth:`Sandbox.settle`."""
+        await self.hosts.settle()
 
     async def _execute(
         self,
@@ -199,6 +218,35 @@ class DockerSandbox(CommandSandbox):
     async def _open_port(self, program: str, env: Mapping[str, str]) -> ShellPort:
         return DockerShellPort(self, await self.hosts.open([program], env))
 
+    async def _copies(self, count: int, timeout: float) -> list[DockerSandbox]:
+        """Carry the changes over to others of the same image; else commit an image of its own."""
+        try:
+            changes = await read_changes(self)
+            starts = [self._copy(changes, timeout) for _ in range(count)]
+            return await gather_or_close([asyncio.ensure_future(start) for start in starts])
+        except NotCarried as reason:
+            _log.info("%s is forked by a commit: %s", self.id, reason)
+        snapshot = await self.snapshot()
+        restore = self._provider.restore
+        try:
+            return await gather_or_close(
+                [
+                    asyncio.ensure_future(restore(snapshot, self.spec, timeout=timeout))
+                    for _ in range(count)
+                ]
+            )
+        finally:
+            await self._provider.discard(snapshot)
+
+    async def _copy(self, changes: ChangeSet, timeout: float) -> DockerSandbox:
+        made = await self._provider.start_like(self, timeout)
+        try:
+            await apply_changes(made, changes)
+        except BaseException:
+            await made.close()
+            raise
+        return made
+
     async def snapshot(self) -> Snapshot:
         """See :meth:`Sandbox.snapshot`: an image with this container's files."""
         if self._closed:
@@ -216,7 +264,7 @@ class DockerSandbox(CommandSandbox):
 
         try:
             async with self.hosts.gate.shut():
-                await self._engine.call(commit, seconds=SNAPSHOT_SECONDS, patience=SLOW_SECONDS)
+                await self.engine.call(commit, seconds=SNAPSHOT_SECONDS, patience=SLOW_SECONDS)
         except EngineRefused as error:
             raise SnapshotFailed(f"the engine can't commit {self.id}: {error}") from error
         except (ContainerGone, EngineLost) as error:
@@ -233,13 +281,13 @@ class DockerSandbox(CommandSandbox):
     async def _remove(self) -> None:
         self.hosts.close()
         try:
-            await self._engine.call(
+            await self.engine.call(
                 lambda api: remove_container(self.container, api), seconds=CLOSE_SECONDS
             )
         except SandboxError:
             return  # the engine is gone, or will be found again by the reaper
         finally:
-            self._provider.forget(self)
+            await self._provider.forget(self)
 
 
 def remove_container(name: str, api: Any) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trajgym.envs.sandbox._aio import see_through
 from trajgym.envs.sandbox._base import CommandResult, SandboxSpec, Snapshot
-from trajgym.envs.sandbox._command import CommandSandbox, command_env
+from trajgym.envs.sandbox._command import CommandSandbox, command_env, gather_or_close
 from trajgym.envs.sandbox._embedded_commands import WAIT, RunningCommand
 from trajgym.envs.sandbox._embedded_files import remove_folder
 from trajgym.envs.sandbox._embedded_plan import SANDBOX_PATH, SHELL, Tool, limit_script
@@ -73,6 +73,16 @@ class EmbeddedSandbox(CommandSandbox):
         self._gate = asyncio.Lock()
 
     # Commands -----------------------------------------------------------------------------
+
+    @property
+    def alive(self) -> bool:
+        """See :attr:`Sandbox.alive`."""
+        return not self._closed
+
+    async def settle(self) -> None:
+        """See :meth:`Sandbox.settle`."""
+        if self._spare is not None:
+            await asyncio.wait({self._spare})
 
     async def _execute(
         self,
@@ -225,6 +235,17 @@ class EmbeddedSandbox(CommandSandbox):
             await asyncio.to_thread(remove_folder, target)
             raise SnapshotFailed(f"can't keep the files of {self.id}: {error}") from error
         return Snapshot("embedded", target.name)
+
+    async def _copies(self, count: int, timeout: float) -> list[EmbeddedSandbox]:
+        snapshot = await self.snapshot()
+        starts = [
+            asyncio.ensure_future(self._provider.restore(snapshot, self.spec, timeout=timeout))
+            for _ in range(count)
+        ]
+        try:
+            return await gather_or_close(starts)
+        finally:
+            await self._provider.discard(snapshot)
 
     async def _copy(self, target: Path) -> None:
         """Copy the files while nothing inside moves."""

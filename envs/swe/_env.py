@@ -63,6 +63,7 @@ class SweEnvBase(Env):
         test_seconds: limit of the test run in grading.
         base_image: for Docker: what task images are built on.
         cache_dir: where sources are kept, instead of the user's cache.
+        warm: how many sandboxes of one task may be started ahead of their sessions.
     """
 
     budgets: ClassVar[Budgets] = Budgets(turns=60, seconds=1800.0, observation_bytes=32_000)
@@ -77,6 +78,7 @@ class SweEnvBase(Env):
         test_seconds: float = 300.0,
         base_image: str = BASE_IMAGE,
         cache_dir: str | None = None,
+        warm: int = 0,
     ) -> None:
         if command_seconds <= 0 or test_seconds <= 0 or output_bytes <= 0:
             raise InvalidInput("command_seconds, test_seconds and output_bytes must be positive")
@@ -88,6 +90,7 @@ class SweEnvBase(Env):
         self.base_image = base_image
         self.cache_dir = Path(cache_dir) if cache_dir else None
         self._kind: ProviderName = sandbox
+        self._warm = warm
         self._provider: SandboxProvider | None = None
         self._running: Sandbox | None = None
         self._task: Task | None = None
@@ -196,7 +199,7 @@ class SweEnvBase(Env):
         return ToolResult(content="submitted", done=True, signals={"submitted": True})
 
     async def _open(self) -> SandboxProvider:
-        self._provider = await shared_provider(self._kind)
+        self._provider = await shared_provider(self._kind, warm=self._warm)
         return self._provider
 
     async def _spec(self, task: Task, provider: SandboxProvider) -> SandboxSpec:
