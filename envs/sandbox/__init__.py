@@ -32,6 +32,7 @@ from trajgym.envs.sandbox._find import (
 from trajgym.envs.sandbox._pool import WarmPool
 from trajgym.envs.sandbox._processes import Process
 from trajgym.envs.sandbox._shell import Shell
+from trajgym.envs.sandbox._trees import FileEntry
 
 __all__ = [
     "PROMISES",
@@ -42,6 +43,7 @@ __all__ = [
     "DockerSandbox",
     "EmbeddedProvider",
     "EmbeddedSandbox",
+    "FileEntry",
     "ImageNotFound",
     "Limits",
     "Process",

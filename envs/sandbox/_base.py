@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from trajgym.envs.sandbox._shell import Shell
+    from trajgym.envs.sandbox._trees import FileEntry
 
 __all__ = [
     "CommandResult",
@@ -59,6 +60,9 @@ class SandboxSpec:
         env: environment variables of every command.
         user: ``uid:gid`` of commands; None is the provider's unprivileged default.
         network: whether the outside can be reached. Off unless a task needs it.
+        readonly_root: whether only ``workdir``, the home directory and ``/tmp`` can be written.
+            In Docker these then lie in memory, count as such, and can't be forked or kept; the
+            embedded sandbox's root is never writable.
         limits: see :class:`Limits`.
         labels: put on everything the provider creates, to find it again (run, session).
     """
@@ -70,6 +74,7 @@ class SandboxSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     user: str | None = None
     network: bool = False
+    readonly_root: bool = False
     limits: Limits = Limits()
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -190,6 +195,39 @@ class Sandbox(ABC):
 
         Raises:
             SandboxFileError: not permitted, a directory, or the disk is full.
+            SandboxDied: the sandbox is gone.
+        """
+
+    @abstractmethod
+    async def list_files(self, path: str = ".") -> list[FileEntry]:
+        """List a directory inside, sorted by name, without what lies below.
+
+        Raises:
+            SandboxFileError: missing, not a directory, or too many entries.
+            SandboxDied: the sandbox is gone.
+        """
+
+    @abstractmethod
+    async def upload(self, source: Path, path: str, *, limit: int = 256 * MIB) -> None:
+        """Copy a directory of the host into the sandbox, as the sandbox's user.
+
+        Files that are there stay unless the copy brings the same names. Links stay links, and are
+        followed inside only. Needs ``tar`` inside.
+
+        Raises:
+            SandboxFileError: not a directory, larger than ``limit`` bytes, or not permitted.
+            SandboxDied: the sandbox is gone.
+        """
+
+    @abstractmethod
+    async def download(self, path: str, target: Path, *, limit: int = 256 * MIB) -> list[str]:
+        """Copy a directory inside to a new directory on the host. Needs ``tar`` inside.
+
+        Returns:
+            What was left out, as ``path: reason``: links that lead out of it, devices, sockets.
+
+        Raises:
+            SandboxFileError: missing, larger than ``limit`` bytes, or ``target`` is there already.
             SandboxDied: the sandbox is gone.
         """
 

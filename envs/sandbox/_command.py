@@ -14,15 +14,26 @@ from trajgym.envs.sandbox._base import MIB, CommandResult, Sandbox, SandboxSpec
 from trajgym.envs.sandbox._errors import SandboxDied, SandboxFileError
 from trajgym.envs.sandbox._protocol import is_name
 from trajgym.envs.sandbox._shell import Shell, ShellPort, ShellState
+from trajgym.envs.sandbox._trees import (
+    LIST_FILES,
+    PACK,
+    UNPACK,
+    FileEntry,
+    pack,
+    read_listing,
+    unpack,
+)
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 __all__ = ["HOME", "CommandSandbox", "check_spec", "close_all", "command_env", "gather_or_close"]
 
 HOME = "/home/agent"
 FILE_SECONDS = 60.0
+TREE_SECONDS = 300.0
 ARGUMENT_LIMIT = 128 * 1024 - 1
 """Linux takes no longer single argument or variable."""
 
@@ -38,6 +49,7 @@ if [ -d "$1" ]; then exit 63; fi
 if [ -e "$1" ] && [ ! -f "$1" ]; then exit 62; fi
 mkdir -p -- "${1%/*}/" && cat >"$1" && chmod -- "$2" "$1"
 """
+TREE_ERRORS = {61: "there is no such directory", 64: "it is not a directory"}
 WRITE_ERRORS = {62: "it is not a regular file", 63: "it is a directory"}
 
 
@@ -254,6 +266,38 @@ class CommandSandbox(Sandbox):
         result = await self._checked(script, FILE_SECONDS, "/", {}, data, 4096)
         if not result.ok:
             raise _file_error("write", full, result, WRITE_ERRORS)
+
+    async def list_files(self, path: str = ".") -> list[FileEntry]:
+        """See :meth:`Sandbox.list_files`."""
+        full = self._file_path(path)
+        done = await self._script(LIST_FILES, [full], b"", 8 * MIB)
+        if not done.ok:
+            raise _file_error("list", full, done, TREE_ERRORS)
+        return read_listing(full, done)
+
+    async def upload(self, source: Path, path: str, *, limit: int = 256 * MIB) -> None:
+        """See :meth:`Sandbox.upload`."""
+        full = self._file_path(path)
+        data = await asyncio.to_thread(pack, source, limit)
+        done = await self._script(UNPACK, [full], data, 4096)
+        if not done.ok:
+            raise _file_error("write", full, done, {})
+
+    async def download(self, path: str, target: Path, *, limit: int = 256 * MIB) -> list[str]:
+        """See :meth:`Sandbox.download`."""
+        full = self._file_path(path)
+        done = await self._script(PACK, [full], b"", limit)
+        if not done.ok:
+            raise _file_error("read", full, done, TREE_ERRORS)
+        if done.dropped_stdout:
+            raise SandboxFileError(f"can't download {full}: it is larger than {limit} bytes")
+        return await asyncio.to_thread(unpack, done.stdout, target)
+
+    async def _script(
+        self, script: str, arguments: Sequence[str], stdin: bytes, limit: int
+    ) -> CommandResult:
+        words = ["/bin/sh", "-c", script, "sh", *arguments]
+        return await self._checked(words, TREE_SECONDS, "/", {}, stdin, limit)
 
     def _file_path(self, path: str) -> str:
         full = posixpath.join(self.spec.workdir, path)

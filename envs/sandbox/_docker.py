@@ -49,12 +49,15 @@ class DockerProvider(SandboxProvider):
         host: as in ``DOCKER_HOST`` (``unix://`` or plain ``tcp://``); None takes that, or the
             local socket.
         pull: whether a missing image is pulled; if not, it is an error at once.
+        runtime: of containers, like ``runsc`` (gVisor); the engine must have it.
     """
 
     name = "docker"
 
-    def __init__(self, host: str | None = None, *, pull: bool = False) -> None:
-        self.engine = DockerEngine(host)
+    def __init__(
+        self, host: str | None = None, *, pull: bool = False, runtime: str | None = None
+    ) -> None:
+        self.engine = DockerEngine(host, runtime)
         self._pull = pull
         self._id = secrets.token_hex(8)
         self._open: dict[str, DockerSandbox] = {}
@@ -79,6 +82,13 @@ class DockerProvider(SandboxProvider):
             raise SandboxUnavailable(
                 f"the engine at {self.engine.host} runs {info.get('OSType')} containers; "
                 "switch it to Linux containers"
+            )
+
+        runtime = self.engine.runtime
+        if runtime is not None and runtime not in (info.get("Runtimes") or {}):
+            raise SandboxUnavailable(
+                f"the engine at {self.engine.host} has no runtime {runtime!r}: install it and name "
+                "it in the engine's daemon.json (runtimes), or leave the flag away"
             )
 
     async def start(self, spec: SandboxSpec, *, timeout: float = 120.0) -> DockerSandbox:
@@ -218,7 +228,8 @@ class DockerProvider(SandboxProvider):
             "privileges": "no capabilities, no new privileges; commands run as uid 1000",
             "processes": "own pid namespace; count, memory and processors limited by cgroups",
             "files": "own file system from an image; nothing of the host is mounted",
-            "disk": "one file can't outgrow the limit, the sum of files is NOT bounded",
+            "disk": "looked at every second while a command runs; one file can't outgrow it; with "
+            "a read-only root it is a hard bound",
             "network": "none, unless the spec asks for it: then everything the host can reach",
             "engine": "its socket is never mounted",
         }

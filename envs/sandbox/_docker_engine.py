@@ -34,9 +34,11 @@ class DockerEngine:
 
     Args:
         host: as in ``DOCKER_HOST``; None takes that, or the local socket.
+        runtime: of containers, by its name in the engine; None is the engine's own.
     """
 
-    def __init__(self, host: str | None = None) -> None:
+    def __init__(self, host: str | None = None, runtime: str | None = None) -> None:
+        self.runtime = runtime
         self.host = host or os.environ.get("DOCKER_HOST") or DEFAULT_HOST
         cores = os.cpu_count() or 1
         # More starts at once than this only make each of them slower.

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import time
 from typing import TYPE_CHECKING, Any
 
 from trajgym.envs.sandbox._aio import see_through
@@ -40,6 +41,8 @@ REPOSITORY = "trajgym/snapshot"
 KILL_SECONDS = 15.0
 RESYNC_SECONDS = 2.0
 CLOSE_SECONDS = 60.0
+WATCH_SECONDS = 1.0
+SLACK = 1 << 20
 SNAPSHOT_SECONDS = 300.0
 
 
@@ -108,9 +111,38 @@ class DockerSandbox(CommandSandbox):
                 host.close()
                 await asyncio.wait({feeding})
 
+    async def _watch(self, mark: str, note: list[str]) -> None:
+        with contextlib.suppress(SandboxError):  # the command itself will hear it
+            await self._watch_disk(mark, note)
+
+    async def _watch_disk(self, mark: str, note: list[str]) -> None:
+        """Kill a command when the container's layer outgrows the limit.
+
+        Where it did so before, the command may still remove some: only growth is punished then.
+        """
+        allowed = 0
+        pause = WATCH_SECONDS
+        while True:
+            await asyncio.sleep(pause)
+            begun = time.monotonic()
+            used = await self.hosts.call(lambda api: layer_size(api, self.container))
+            limit = self.spec.limits.disk
+            allowed = allowed or max(limit, used + SLACK)
+            if used > allowed:
+                note.append(
+                    f"\ntrajgym: killed: the sandbox's files take {used} bytes, more than its "
+                    f"disk limit of {limit}\n"
+                )
+                await self.kill_marked(mark)
+                return
+            # Looking through many files must not become the main load.
+            pause = max(WATCH_SECONDS, 10 * (time.monotonic() - begun))
+
     async def _finish(
         self, host: Host, request: Request, mark: str, timeout: float, restarts: int
     ) -> CommandResult:
+        note: list[str] = []
+        watch = asyncio.create_task(self._watch(mark, note))
         try:
             async with asyncio.timeout(timeout):
                 report = await request.ended()
@@ -123,6 +155,7 @@ class DockerSandbox(CommandSandbox):
             raise
         finally:
             request.finish()
+            watch.cancel()
         if self._closed:
             host.close()
             raise SandboxDied(f"sandbox {self.id} was closed while a command ran")
@@ -134,7 +167,8 @@ class DockerSandbox(CommandSandbox):
         else:
             self.hosts.retire(host)
             self.hosts.warm()
-        return request.result(report.status, oom_killed=report.oom_kills > 0)
+        oom = report.oom_kills > 0
+        return request.result(report.status, oom_killed=oom, note="".join(note))
 
     async def _stop(self, host: Host, request: Request, mark: str) -> None:
         """Kill a command; its shell stays if it says that the command is over."""
@@ -220,6 +254,8 @@ class DockerSandbox(CommandSandbox):
 
     async def _copies(self, count: int, timeout: float) -> list[DockerSandbox]:
         """Carry the changes over to others of the same image; else commit an image of its own."""
+        if self.spec.readonly_root:
+            await self.snapshot()  # says why not
         try:
             changes = await read_changes(self)
             starts = [self._copy(changes, timeout) for _ in range(count)]
@@ -251,6 +287,11 @@ class DockerSandbox(CommandSandbox):
         """See :meth:`Sandbox.snapshot`: an image with this container's files."""
         if self._closed:
             raise SandboxDied(f"sandbox {self.id} is closed; start another one")
+        if self.spec.readonly_root:
+            raise SnapshotFailed(
+                f"{self.id}: with a read-only root everything writable lies in memory and can't "
+                "be kept; start it without readonly_root to fork it"
+            )
         tag = secrets.token_hex(8)
 
         def commit(api: Any) -> str:
@@ -294,3 +335,10 @@ def remove_container(name: str, api: Any) -> None:
     """Remove a container with its volumes if it is there. Blocks."""
     with contextlib.suppress(ContainerGone):
         translated(lambda: api.remove_container(name, v=True, force=True))
+
+
+def layer_size(api: Any, container: str) -> int:
+    """Bytes that a container has written to its layer. Blocks."""
+    url = api._url("/containers/{0}/json", container)
+    seen = api._result(api._get(url, params={"size": 1}), json=True)
+    return int(seen.get("SizeRw") or 0)

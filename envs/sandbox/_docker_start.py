@@ -72,6 +72,7 @@ class Launch:
             container: str = client.create_container(**self._arguments(client))["Id"]
             self._go_on()
             if self.fresh:
+                self._refuse_hidden(held)
                 self._fill(container, held)
                 self._go_on()
             client.start(container)
@@ -120,6 +121,9 @@ class Launch:
         from docker.types import Ulimit
 
         host = client.create_host_config(
+            runtime=self.engine.runtime,
+            read_only=self.spec.readonly_root,
+            tmpfs=self._scratch() if self.spec.readonly_root else None,
             init=True,
             network_mode="bridge" if self.spec.network else "none",
             cap_drop=["ALL"],
@@ -148,6 +152,26 @@ class Launch:
             "host_config": host,
             "healthcheck": {"test": ["NONE"]},
         }
+
+    def _refuse_hidden(self, held: set[str]) -> None:
+        """Refuse trees that nobody would see: what is mounted at the start lies over them."""
+        if not self.spec.readonly_root:
+            return
+        covered = [f"{path}/" for path in self._scratch()]
+        for path in {*self.spec.trees, *self.spec.readonly}:
+            if path not in held and any(f"{path}/".startswith(top) for top in covered):
+                raise SandboxStartFailed(
+                    f"tree {path} lies in a writable part of a read-only root: choose another "
+                    "path, or upload it after the start"
+                )
+
+    def _scratch(self) -> dict[str, str]:
+        """What stays writable, in memory, where the root is not."""
+        uid, gid = user_of(self.spec).split(":")
+        plain = f"exec,nosuid,nodev,size={self.spec.limits.disk}"
+        own = f"{plain},mode=0755,uid={uid},gid={gid}"
+        scratch = {"/tmp": f"{plain},mode=1777", "/var/tmp": f"{plain},mode=1777"}  # noqa: S108
+        return {**scratch, HOME: own, self.spec.workdir: own}
 
     def _fill(self, container: str, held: set[str]) -> None:
         """Copy in the trees and the directories that the agent owns."""

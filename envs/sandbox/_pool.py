@@ -166,10 +166,9 @@ class WarmPool(SandboxProvider):
             await made.settle()
         finally:
             kind.starting -= 1
-        if self._closed:
-            await made.close()
-        else:
-            kind.idle.append(made)
+        kind.idle.append(made)
+        if not made.alive:  # the pool was closed meanwhile
+            kind.idle.remove(made)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
