@@ -14,9 +14,9 @@ from trajgym.envs.sandbox._base import SandboxProvider, SandboxSpec, Snapshot
 from trajgym.envs.sandbox._command import check_spec
 from trajgym.envs.sandbox._docker_engine import SLOW_SECONDS, DockerEngine
 from trajgym.envs.sandbox._docker_errors import ContainerGone, EngineLost, EngineRefused
+from trajgym.envs.sandbox._docker_images import KIND
 from trajgym.envs.sandbox._docker_sandbox import (
     CLOSE_SECONDS,
-    KIND,
     DockerSandbox,
     remove_container,
 )

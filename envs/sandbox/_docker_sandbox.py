@@ -22,6 +22,7 @@ from trajgym.envs.sandbox._docker_fork import (
     read_changes,
 )
 from trajgym.envs.sandbox._docker_hosts import DockerHosts, Host
+from trajgym.envs.sandbox._docker_images import REPOSITORY, keep_image
 from trajgym.envs.sandbox._docker_kill import KILL
 from trajgym.envs.sandbox._docker_shell import DockerShellPort
 from trajgym.envs.sandbox._errors import SandboxDied, SandboxError, SnapshotFailed
@@ -33,11 +34,9 @@ if TYPE_CHECKING:
     from trajgym.envs.sandbox._docker import DockerProvider
     from trajgym.envs.sandbox._shell import ShellPort
 
-__all__ = ["CLOSE_SECONDS", "KIND", "DockerSandbox", "remove_container"]
+__all__ = ["CLOSE_SECONDS", "DockerSandbox", "remove_container"]
 
 _log = logging.getLogger(__name__)
-KIND = "trajgym.kind"
-REPOSITORY = "trajgym/snapshot"
 KILL_SECONDS = 15.0
 RESYNC_SECONDS = 2.0
 CLOSE_SECONDS = 60.0
@@ -68,6 +67,7 @@ class DockerSandbox(CommandSandbox):
         self.engine = provider.engine
         self.image = image
         self._restarts = 0
+        self._disk_used = 0
         self._restarting = asyncio.Lock()
         self._killing = asyncio.Lock()
         self.hosts = DockerHosts(provider.engine, spec, container, name)
@@ -120,17 +120,16 @@ class DockerSandbox(CommandSandbox):
 
         Where it did so before, the command may still remove some: only growth is punished then.
         """
-        allowed = 0
+        limit = self.spec.limits.disk
+        allowed = max(limit, self._disk_used + SLACK)
         pause = WATCH_SECONDS
         while True:
             await asyncio.sleep(pause)
             begun = time.monotonic()
-            used = await self.hosts.call(lambda api: layer_size(api, self.container))
-            limit = self.spec.limits.disk
-            allowed = allowed or max(limit, used + SLACK)
-            if used > allowed:
+            self._disk_used = await self.hosts.call(lambda api: layer_size(api, self.container))
+            if self._disk_used > allowed:
                 note.append(
-                    f"\ntrajgym: killed: the sandbox's files take {used} bytes, more than its "
+                    f"\ntrajgym: killed: the sandbox's files take {self._disk_used} bytes, more than its "
                     f"disk limit of {limit}\n"
                 )
                 await self.kill_marked(mark)
@@ -294,14 +293,8 @@ class DockerSandbox(CommandSandbox):
             )
         tag = secrets.token_hex(8)
 
-        def commit(api: Any) -> str:
-            image = api.commit(
-                self.container,
-                repository=REPOSITORY,
-                tag=tag,
-                changes=[f"LABEL {KIND}=snapshot"],
-            )
-            return str(image["Id"])
+        def commit(api: Any) -> None:
+            keep_image(api, self.container, tag)
 
         try:
             async with self.hosts.gate.shut():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import subprocess
 from typing import TYPE_CHECKING
@@ -144,7 +143,7 @@ class SandboxFiles:
             OSError: the kernel refused.
         """
         top = self._folder / ("top" if self.names else "files")
-        if self.names and not any(os.scandir(top)):
+        if self.names and not any(top.iterdir()):
             return self.names
         if self.names:
             self._layers.mounts.unmount(self._folder / "merged")

@@ -70,6 +70,7 @@ class EmbeddedSandbox(CommandSandbox):
         self._running: set[ProcessChannel] = set()
         self._spare: asyncio.Task[tuple[ProcessChannel, str]] | None = None
         self._starting = 0
+        self._disk_used = 0
         self._gate = asyncio.Lock()
 
     # Commands -----------------------------------------------------------------------------
@@ -172,16 +173,16 @@ class EmbeddedSandbox(CommandSandbox):
 
         Where they did so before, the command may still remove some: only growth is punished then.
         """
-        allowed = 0
+        limit = self.spec.limits.disk
+        allowed = max(limit, self._disk_used + SLACK)
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             begun = time.monotonic()
-            used = await asyncio.to_thread(self._files.use)
-            allowed = allowed or max(self.spec.limits.disk, used + SLACK)
-            if used > allowed:
+            self._disk_used = await asyncio.to_thread(self._files.use)
+            if self._disk_used > allowed:
                 command.note = (
-                    f"\ntrajgym: killed: the sandbox's files take {used} bytes, "
-                    f"more than its disk limit of {self.spec.limits.disk}\n"
+                    f"\ntrajgym: killed: the sandbox's files take {self._disk_used} bytes, "
+                    f"more than its disk limit of {limit}\n"
                 )
                 command.channel.kill()
                 return
