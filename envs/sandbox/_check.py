@@ -7,7 +7,12 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from trajgym.envs.sandbox import _check_commands, _check_forks, _check_shells
+from trajgym.envs.sandbox import (
+    _check_commands,
+    _check_forks,
+    _check_isolation,
+    _check_shells,
+)
 from trajgym.envs.sandbox._base import MIB
 from trajgym.envs.sandbox._errors import ConformanceError, SandboxError
 from trajgym.envs.sandbox._trial import PROMISES, NotPromised, Trial
@@ -18,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["PROMISES", "CheckReport", "check_sandbox"]
 
 # Importing them fills the table.
-PARTS = (_check_commands, _check_shells, _check_forks)
+PARTS = (_check_commands, _check_isolation, _check_shells, _check_forks)
 
 
 @dataclass(frozen=True, slots=True)

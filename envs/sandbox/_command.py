@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import posixpath
+import time
 from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from trajgym.envs.sandbox._aio import see_through
 from trajgym.envs.sandbox._base import MIB, CommandResult, Sandbox, SandboxSpec
-from trajgym.envs.sandbox._errors import SandboxDied, SandboxFileError
+from trajgym.envs.sandbox._errors import SandboxDied, SandboxError, SandboxFileError
 from trajgym.envs.sandbox._protocol import is_name
 from trajgym.envs.sandbox._shell import Shell, ShellPort, ShellState
 from trajgym.envs.sandbox._trees import (
@@ -26,13 +28,15 @@ from trajgym.envs.sandbox._trees import (
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
 __all__ = ["HOME", "CommandSandbox", "check_spec", "close_all", "command_env", "gather_or_close"]
 
 HOME = "/home/agent"
 FILE_SECONDS = 60.0
+DISK_SECONDS = 0.5
+DISK_SLACK = 1 << 20
 TREE_SECONDS = 300.0
 ARGUMENT_LIMIT = 128 * 1024 - 1
 """Linux takes no longer single argument or variable."""
@@ -125,6 +129,34 @@ class CommandSandbox(Sandbox):
     def __init__(self) -> None:
         self.shells: dict[str, Shell] = {}
         self.lost: tuple[str, ...] = ()
+        self._disk_used = 0
+
+    @abstractmethod
+    async def _disk_use(self) -> int:
+        """Bytes that the sandbox's files take."""
+
+    async def watch_disk(self, kill: Callable[[], Awaitable[None]], note: list[str]) -> None:
+        """Kill a command when the sandbox's files outgrow their limit; ``note`` tells it then.
+
+        Where they did so before, the command may still remove some: only growth is punished then.
+        """
+        limit = self.spec.limits.disk
+        allowed = max(limit, self._disk_used + DISK_SLACK)
+        pause = DISK_SECONDS
+        with contextlib.suppress(SandboxError):  # the command itself will hear of it
+            while True:
+                await asyncio.sleep(pause)
+                begun = time.monotonic()
+                self._disk_used = await self._disk_use()
+                if self._disk_used > allowed:
+                    note.append(
+                        f"\ntrajgym: killed: the sandbox's files take {self._disk_used} bytes, "
+                        f"more than its disk limit of {limit}\n"
+                    )
+                    await kill()
+                    return
+                # Looking through many files must not become the main load.
+                pause = max(DISK_SECONDS, 10 * (time.monotonic() - begun))
 
     @abstractmethod
     async def _copies(self, count: int, timeout: float) -> list[Self]:
@@ -153,7 +185,7 @@ class CommandSandbox(Sandbox):
         """Open shells as they were elsewhere."""
         for state in states:
             opener = partial(self._open_port, state.program, {})
-            shell = Shell(state.name, state.program, state.cwd, self.spec.limits.output, opener)
+            shell = Shell(state.name, state.program, state.cwd, self, opener)
             self.shells[state.name] = shell
             await shell.restore(state)
 
@@ -186,7 +218,7 @@ class CommandSandbox(Sandbox):
             raise InvalidInput(f"shell {name!r}: {refusal}")
         where = posixpath.join(self.spec.workdir, cwd or "")
         opener = partial(self._open_port, program, variables)
-        made = Shell(name, program, where, self.spec.limits.output, opener)
+        made = Shell(name, program, where, self, opener)
         self.shells[name] = made
         try:
             await made.run(":", timeout=FILE_SECONDS)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trajgym.envs.sandbox._aio import see_through
@@ -40,8 +40,6 @@ _log = logging.getLogger(__name__)
 KILL_SECONDS = 15.0
 RESYNC_SECONDS = 2.0
 CLOSE_SECONDS = 60.0
-WATCH_SECONDS = 1.0
-SLACK = 1 << 20
 SNAPSHOT_SECONDS = 300.0
 
 
@@ -67,7 +65,6 @@ class DockerSandbox(CommandSandbox):
         self.engine = provider.engine
         self.image = image
         self._restarts = 0
-        self._disk_used = 0
         self._restarting = asyncio.Lock()
         self._killing = asyncio.Lock()
         self.hosts = DockerHosts(provider.engine, spec, container, name)
@@ -111,37 +108,14 @@ class DockerSandbox(CommandSandbox):
                 host.close()
                 await asyncio.wait({feeding})
 
-    async def _watch(self, mark: str, note: list[str]) -> None:
-        with contextlib.suppress(SandboxError):  # the command itself will hear it
-            await self._watch_disk(mark, note)
-
-    async def _watch_disk(self, mark: str, note: list[str]) -> None:
-        """Kill a command when the container's layer outgrows the limit.
-
-        Where it did so before, the command may still remove some: only growth is punished then.
-        """
-        limit = self.spec.limits.disk
-        allowed = max(limit, self._disk_used + SLACK)
-        pause = WATCH_SECONDS
-        while True:
-            await asyncio.sleep(pause)
-            begun = time.monotonic()
-            self._disk_used = await self.hosts.call(lambda api: layer_size(api, self.container))
-            if self._disk_used > allowed:
-                note.append(
-                    f"\ntrajgym: killed: the sandbox's files take {self._disk_used} bytes, more than its "
-                    f"disk limit of {limit}\n"
-                )
-                await self.kill_marked(mark)
-                return
-            # Looking through many files must not become the main load.
-            pause = max(WATCH_SECONDS, 10 * (time.monotonic() - begun))
+    async def _disk_use(self) -> int:
+        return await self.hosts.call(lambda api: layer_size(api, self.container))
 
     async def _finish(
         self, host: Host, request: Request, mark: str, timeout: float, restarts: int
     ) -> CommandResult:
         note: list[str] = []
-        watch = asyncio.create_task(self._watch(mark, note))
+        watch = asyncio.create_task(self.watch_disk(partial(self.kill_marked, mark), note))
         try:
             async with asyncio.timeout(timeout):
                 report = await request.ended()

@@ -67,12 +67,13 @@ class Launch:
         """
         self._go_on()
         held = self._look_up_image()
+        if self.spec.readonly_root:
+            self._refuse_trees(held)
         client = self.engine.client()
         try:
             container: str = client.create_container(**self._arguments(client))["Id"]
             self._go_on()
-            if self.fresh:
-                self._refuse_hidden(held)
+            if self.fresh and not self.spec.readonly_root:
                 self._fill(container, held)
                 self._go_on()
             client.start(container)
@@ -153,17 +154,13 @@ class Launch:
             "healthcheck": {"test": ["NONE"]},
         }
 
-    def _refuse_hidden(self, held: set[str]) -> None:
-        """Refuse trees that nobody would see: what is mounted at the start lies over them."""
-        if not self.spec.readonly_root:
-            return
-        covered = [f"{path}/" for path in self._scratch()]
-        for path in {*self.spec.trees, *self.spec.readonly}:
-            if path not in held and any(f"{path}/".startswith(top) for top in covered):
-                raise SandboxStartFailed(
-                    f"tree {path} lies in a writable part of a read-only root: choose another "
-                    "path, or upload it after the start"
-                )
+    def _refuse_trees(self, held: set[str]) -> None:
+        """Refuse trees where the root is read-only: the engine writes there for nobody."""
+        for path in {*self.spec.trees, *self.spec.readonly} - held:
+            raise SandboxStartFailed(
+                f"a read-only root can't take the tree {path}: build it into the image (label "
+                f"{HOLDS}), or upload it after the start"
+            )
 
     def _scratch(self) -> dict[str, str]:
         """What stays writable, in memory, where the root is not."""

@@ -52,7 +52,6 @@ class RunningCommand:
     def __init__(self, channel: ProcessChannel, limit: int) -> None:
         self.channel = channel
         self.timed_out = False
-        self.note = ""
         self._begun = time.monotonic()
         self._captures = {1: Capture(limit), 2: Capture(limit)}
         channel.sink = self._take
@@ -73,7 +72,7 @@ class RunningCommand:
         """Wait for the exit and the ends of both streams."""
         await asyncio.wait({self.channel.ended})
 
-    def result(self, *, oom: bool) -> CommandResult:
+    def result(self, *, oom: bool, note: str) -> CommandResult:
         """Return what was captured and how it ended."""
         status = self.channel.status
         stdout, dropped_stdout = self._captures[1].result()
@@ -81,7 +80,7 @@ class RunningCommand:
         return CommandResult(
             -1 if self.timed_out else 137 if status is None else status,
             stdout,
-            stderr + self.note.encode(),
+            stderr + note.encode(),
             timed_out=self.timed_out,
             oom_killed=oom,
             dropped_stdout=dropped_stdout,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-import time
 from typing import TYPE_CHECKING
 
 from trajgym.envs.sandbox._aio import see_through
@@ -32,8 +31,6 @@ __all__ = ["HOST_ENV", "LAYERS", "EmbeddedSandbox"]
 
 HOST_ENV = {"PATH": SANDBOX_PATH, "LANG": "C.UTF-8"}
 KILL_SECONDS = 10.0
-WATCH_SECONDS = 0.5
-SLACK = 1 << 20
 LAYERS = "layers"
 """File of a snapshot that names the layers it consists of."""
 
@@ -70,7 +67,6 @@ class EmbeddedSandbox(CommandSandbox):
         self._running: set[ProcessChannel] = set()
         self._spare: asyncio.Task[tuple[ProcessChannel, str]] | None = None
         self._starting = 0
-        self._disk_used = 0
         self._gate = asyncio.Lock()
 
     # Commands -----------------------------------------------------------------------------
@@ -102,7 +98,12 @@ class EmbeddedSandbox(CommandSandbox):
         command.begin(words, cwd, env, stdin, end)
         if self._closed:
             channel.kill()
-        watch = asyncio.create_task(self._watch_disk(command))
+        note: list[str] = []
+
+        async def kill() -> None:
+            channel.kill()
+
+        watch = asyncio.create_task(self.watch_disk(kill, note))
         try:
             async with asyncio.timeout(timeout):
                 await command.ended()
@@ -115,7 +116,7 @@ class EmbeddedSandbox(CommandSandbox):
         if self._closed:
             raise SandboxDied(f"sandbox {self.id} was closed while a command ran")
         self._make_spare()
-        return command.result(oom=self._group.oom_kills() > kills)
+        return command.result(oom=self._group.oom_kills() > kills, note="".join(note))
 
     async def _take_spare(self) -> tuple[ProcessChannel, str]:
         """Return namespaces with a shell that waits for its one request."""
@@ -168,26 +169,8 @@ class EmbeddedSandbox(CommandSandbox):
         except (OSError, RuntimeError) as error:
             raise SandboxDied(f"sandbox {self.id} can't start commands: {error}") from error
 
-    async def _watch_disk(self, command: RunningCommand) -> None:
-        """Kill the command when the sandbox's files outgrow their limit.
-
-        Where they did so before, the command may still remove some: only growth is punished then.
-        """
-        limit = self.spec.limits.disk
-        allowed = max(limit, self._disk_used + SLACK)
-        while True:
-            await asyncio.sleep(WATCH_SECONDS)
-            begun = time.monotonic()
-            self._disk_used = await asyncio.to_thread(self._files.use)
-            if self._disk_used > allowed:
-                command.note = (
-                    f"\ntrajgym: killed: the sandbox's files take {self._disk_used} bytes, "
-                    f"more than its disk limit of {limit}\n"
-                )
-                command.channel.kill()
-                return
-            # Looking through many files must not become the main load.
-            await asyncio.sleep(10 * (time.monotonic() - begun))
+    async def _disk_use(self) -> int:
+        return await asyncio.to_thread(self._files.use)
 
     # Shells -------------------------------------------------------------------------------
 

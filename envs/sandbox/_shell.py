@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from trajgym.envs.sandbox._base import CommandResult
+    from trajgym.envs.sandbox._command import CommandSandbox
     from trajgym.envs.sandbox._protocol import Report
 
 __all__ = ["Shell", "ShellPort", "ShellState"]
@@ -88,14 +89,14 @@ class Shell:
         name: str,
         program: str,
         cwd: str,
-        limit: int,
+        sandbox: CommandSandbox,
         open_port: Callable[[], Awaitable[ShellPort]],
     ) -> None:
         self.name = name
         self.program = program
         self.cwd = cwd
         """Where the last command ended."""
-        self._limit = limit
+        self._sandbox = sandbox
         self._open_port = open_port
         self._port: ShellPort | None = None
         self._outputs: Channel | None = None
@@ -180,9 +181,14 @@ class Shell:
     ) -> CommandResult:
         self._count += 1
         mark = f"{self._mark}{self._count}."
-        request = Request(port.channel, outputs, self._limit)
+        request = Request(port.channel, outputs, self._sandbox.spec.limits.output)
         port.channel.send(script_text(command, mark, stdin, request.key))
-        late = LateOutput()
+        late, notes = LateOutput(), list[str]()
+
+        async def kill() -> None:
+            await self._stop(port, request, mark)
+
+        watch = asyncio.create_task(self._sandbox.watch_disk(kill, notes))
         try:
             async with asyncio.timeout(timeout):
                 report = await request.ended()
@@ -194,12 +200,14 @@ class Shell:
                 await see_through(self._stop(port, request, mark))
             raise
         finally:
+            watch.cancel()
             request.finish()
             outputs.sink = late
         if report is None:
             return await self._ended(port, request)
         self._settle(report, late)
-        return request.result(report.status, oom_killed=report.oom_kills > 0)
+        oom = report.oom_kills > 0
+        return request.result(report.status, oom_killed=oom, note="".join(notes))
 
     def _settle(self, report: Report, late: LateOutput | None) -> None:
         self.cwd = report.cwd or self.cwd
