@@ -11,6 +11,7 @@ from typing import Annotated, Any, Optional
 import typer
 from rich.console import Console
 
+from trajgym.cli import _sandboxes
 from trajgym.trajectory import TrajgymError
 
 __all__ = ["app", "main"]
@@ -22,6 +23,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(_sandboxes.app, name="sandboxes")
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
 EnvConfig = Annotated[

@@ -11,6 +11,7 @@ from trajgym.envs.sandbox._base import (
 from trajgym.envs.sandbox._check import PROMISES, CheckReport, check_sandbox
 from trajgym.envs.sandbox._docker import DockerProvider
 from trajgym.envs.sandbox._docker_sandbox import DockerSandbox
+from trajgym.envs.sandbox._doctor import Finding, clean_sandboxes, examine_sandboxes
 from trajgym.envs.sandbox._embedded import EmbeddedProvider
 from trajgym.envs.sandbox._embedded_sandbox import EmbeddedSandbox
 from trajgym.envs.sandbox._errors import (
@@ -44,6 +45,7 @@ __all__ = [
     "EmbeddedProvider",
     "EmbeddedSandbox",
     "FileEntry",
+    "Finding",
     "ImageNotFound",
     "Limits",
     "Process",
@@ -61,7 +63,9 @@ __all__ = [
     "SnapshotFailed",
     "WarmPool",
     "check_sandbox",
+    "clean_sandboxes",
     "close_shared_providers",
+    "examine_sandboxes",
     "find_provider",
     "shared_provider",
 ]

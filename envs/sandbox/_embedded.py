@@ -59,16 +59,21 @@ class EmbeddedProvider(SandboxProvider):
     name = "embedded"
 
     def __init__(self, root: Path | None = None, *, tool: str | None = None) -> None:
-        self._root = root or _default_root()
+        self.root = root or _default_root()
         self._wanted = tool
         self._tool: Tool | None = None
         self._groups = ControlGroups()
         self.mounts = MountThread()
-        self.layers = Layers(self._root / f"{own_token()}-layers", self.mounts)
+        self.layers = Layers(self.root / f"{own_token()}-layers", self.mounts)
         self._bounds: frozenset[str] = frozenset()
         self._open: dict[str, EmbeddedSandbox] = {}
         self._snapshots: set[str] = set()
         self._closed = False
+
+    @property
+    def tool(self) -> str:
+        """What makes the namespaces; empty before :meth:`check`."""
+        return "" if self._tool is None else self._tool.name
 
     async def check(self) -> None:
         """See :meth:`SandboxProvider.check`."""
@@ -122,16 +127,16 @@ class EmbeddedProvider(SandboxProvider):
         return done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
 
     def _prepare_root(self) -> None:
-        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        status = self._root.lstat()
-        if self._root.is_symlink() or status.st_uid != os.geteuid():
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        status = self.root.lstat()
+        if self.root.is_symlink() or status.st_uid != os.geteuid():
             raise SandboxUnavailable(
-                f"{self._root} belongs to somebody else; set TRAJGYM_SANDBOX_DIR to another place"
+                f"{self.root} belongs to somebody else; set TRAJGYM_SANDBOX_DIR to another place"
             )
 
     def new_folder(self, kind: str) -> Path:
         """Make a directory whose name says what it is and to which process it belongs."""
-        folder = self._root / f"{own_token()}-{kind}-{secrets.token_hex(6)}"
+        folder = self.root / f"{own_token()}-{kind}-{secrets.token_hex(6)}"
         folder.mkdir(mode=0o700)
         if kind == "snapshot":
             self._snapshots.add(folder.name)
@@ -148,7 +153,7 @@ class EmbeddedProvider(SandboxProvider):
         source = self._snapshot_folder(snapshot)
         names = self._layers_of(source)
         if names is None and not (source / "files").is_dir():
-            raise SnapshotFailed(f"there is no snapshot {snapshot.id} in {self._root}")
+            raise SnapshotFailed(f"there is no snapshot {snapshot.id} in {self.root}")
         return await self._launch(spec, timeout, source / "files", names)
 
     def _layers_of(self, source: Path) -> list[str] | None:
@@ -164,7 +169,7 @@ class EmbeddedProvider(SandboxProvider):
     def _snapshot_folder(self, snapshot: Snapshot) -> Path:
         if "/" in snapshot.id or "-snapshot-" not in snapshot.id:
             raise SnapshotFailed(f"{snapshot.id!r} is no snapshot of an embedded sandbox")
-        return self._root / snapshot.id
+        return self.root / snapshot.id
 
     async def _launch(
         self,
@@ -251,9 +256,9 @@ class EmbeddedProvider(SandboxProvider):
     def _reap(self) -> int:
         self._groups.reap()
         count = 0
-        if not self._root.is_dir():
+        if not self.root.is_dir():
             return 0
-        for folder in self._root.iterdir():
+        for folder in self.root.iterdir():
             token, _, rest = folder.name.partition("-")
             if rest and is_dead(token):
                 remove_folder(folder)
@@ -270,7 +275,7 @@ class EmbeddedProvider(SandboxProvider):
     async def _close(self) -> None:
         await asyncio.gather(*(sandbox.close() for sandbox in list(self._open.values())))
         for name in list(self._snapshots):
-            await asyncio.to_thread(self._discard, self._root / name)
+            await asyncio.to_thread(self._discard, self.root / name)
         self.mounts.close()
         await asyncio.to_thread(remove_folder, self.layers.folder)
 
