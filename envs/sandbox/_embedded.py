@@ -214,7 +214,8 @@ class EmbeddedProvider(SandboxProvider):
     async def _undo(self, group: ControlGroup, made: SandboxFiles | None, folder: Path) -> None:
         await asyncio.to_thread(group.remove)
         if made is not None:
-            await self.mounts.call(made.remove)
+            await self.mounts.call(made.unmount)
+            await asyncio.to_thread(made.remove)
         await asyncio.to_thread(remove_folder, folder)
 
     def _user(self, spec: SandboxSpec, tool: Tool) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import subprocess
+import threading
 from typing import TYPE_CHECKING
 
 from trajgym.envs.sandbox._embedded_files import copy_folder, disk_use, remove_folder
@@ -37,6 +38,7 @@ class Layers:
         self._holders: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
         self._works: bool | None = None
+        self._lock = threading.Lock()
 
     def usable(self) -> bool:
         """Whether this kernel and file system stack layers for us; tried once, in the thread."""
@@ -67,19 +69,24 @@ class Layers:
 
     def hold(self, names: Sequence[str]) -> None:
         """Note that a sandbox or a snapshot needs these."""
-        for name in names:
-            self._holders[name] = self._holders.get(name, 0) + 1
+        with self._lock:
+            for name in names:
+                self._holders[name] = self._holders.get(name, 0) + 1
 
     def release(self, names: Sequence[str]) -> None:
         """Free what nobody needs any more."""
-        for name in names:
-            if name not in self._holders:
-                continue
-            self._holders[name] -= 1
-            if not self._holders[name]:
-                del self._holders[name]
-                self._sizes.pop(name, None)
-                remove_folder(self.folder / name)
+        free = []
+        with self._lock:
+            for name in names:
+                if name not in self._holders:
+                    continue
+                self._holders[name] -= 1
+                if not self._holders[name]:
+                    del self._holders[name]
+                    self._sizes.pop(name, None)
+                    free.append(name)
+        for name in free:
+            remove_folder(self.folder / name)
 
     def have(self, names: Sequence[str]) -> bool:
         """Whether all of these are there."""
@@ -87,10 +94,13 @@ class Layers:
 
     def size(self, names: Sequence[str]) -> int:
         """Bytes of frozen files."""
+        total = 0
         for name in names:
-            if name not in self._sizes:
-                self._sizes[name] = disk_use(self.folder / name)
-        return sum(self._sizes[name] for name in names)
+            size = self._sizes.get(name)
+            if size is None:
+                size = self._sizes[name] = disk_use(self.folder / name)
+            total += size
+        return total
 
 
 class SandboxFiles:
@@ -183,11 +193,14 @@ class SandboxFiles:
             return disk_use(self._folder / "files")
         return disk_use(self._folder / "top") + self._layers.size(self.names)
 
-    def remove(self) -> None:
-        """Free everything; call it in the mount thread, or when that has ended."""
+    def unmount(self) -> None:
+        """Let go of the mount; call it in the mount thread, before :meth:`remove`."""
         if self.names and self._layers.mounts.private:
             with contextlib.suppress(OSError):
                 self._layers.mounts.unmount(self._folder / "merged")
+
+    def remove(self) -> None:
+        """Free everything; takes long for many files."""
         remove_folder(self._folder)
         self._layers.release(self.names)
         self.names = ()

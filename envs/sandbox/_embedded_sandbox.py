@@ -259,7 +259,8 @@ class EmbeddedSandbox(CommandSandbox):
             await shell.close()
         await asyncio.to_thread(self._group.remove)
         with contextlib.suppress(RuntimeError):  # the provider was closed first
-            await self._provider.mounts.call(self._files.remove)
+            await self._provider.mounts.call(self._files.unmount)
+        await asyncio.to_thread(self._files.remove)
         self._provider.forget(self)
 
 

@@ -152,6 +152,8 @@ class WarmPool(SandboxProvider):
         try:
             await self._start(kind)
         except SandboxError as error:
+            if self._closed:
+                return
             # Whoever asks for it next hears it himself.
             kind.not_before = time.monotonic() + RETRY_SECONDS
             _log.warning("no sandbox could be started ahead: %s", error)
