@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import io
 import os
 import signal
 import subprocess
-import tarfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.sandbox.conftest import BASE, docker
+from tests.sandbox.conftest import BASE, docker, tiny_root
 from trajgym.envs.sandbox import (
     DockerProvider,
     ImageNotFound,
@@ -189,24 +187,6 @@ async def test_no_engine() -> None:
                 await call
 
 
-def _tiny_root() -> bytes:
-    """A root file system of a shell and three programs, as a tar archive."""
-    programs = ["/bin/sh", "/bin/sleep", "/bin/touch", "/usr/bin/test"]
-    files = {program: Path(program).resolve() for program in programs}
-    for program in programs:
-        listing = subprocess.run(
-            ["ldd", program], capture_output=True, text=True, check=True
-        ).stdout
-        for word in listing.split():
-            if word.startswith("/"):
-                files[word] = Path(word).resolve()
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, file in files.items():
-            archive.add(file, name.lstrip("/"))
-    return buffer.getvalue()
-
-
 def _remove_groups(name: str) -> None:
     """Remove the control groups of a killed engine, once their processes are gone."""
     deadline = time.monotonic() + 10
@@ -246,7 +226,7 @@ def private_engine(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes
                 pytest.fail(f"no private engine: {(tmp_path / 'log').read_text()[-2000:]}")
         subprocess.run(
             ["docker", "-H", host, "import", "-", "tiny"],
-            input=_tiny_root(),
+            input=tiny_root(),
             capture_output=True,
             check=True,
         )

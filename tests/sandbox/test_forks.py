@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.sandbox.conftest import BASE, docker
+from tests.sandbox.conftest import BASE, docker, tiny_root
 from trajgym.envs.sandbox import (
     DockerProvider,
     EmbeddedProvider,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from trajgym.envs.sandbox import Sandbox
 
+TINY = "trajgym/test-tiny"
 EMBEDDED = pytest.mark.parametrize("provider", ["bubblewrap"], indirect=True)
 
 
@@ -68,21 +70,33 @@ async def test_docker_fork_by_commit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("engine")
 async def test_docker_image_is_rebased(monkeypatch: pytest.MonkeyPatch) -> None:
     """An image near the driver's layer limit is made of one layer again, with all that it had."""
-    monkeypatch.setattr(_docker_images, "MAX_LAYERS", 1)
-    spec = SandboxSpec(image=BASE, env={"ODD": 'a "b" $c'})
-    async with DockerProvider() as provider, await provider.start(spec) as box:
-        await box.run("echo a > file; chmod 700 file")
-        snapshot = await box.snapshot()
-        layers = await provider.engine.call(
-            lambda api: _docker_images.layer_count(api, snapshot.id)
-        )
-        assert layers == 1
-        async with await provider.restore(snapshot, spec) as again:
-            saw = await again.run(
-                'cat file; stat -c %U:%a file; echo "$ODD"; python3 -c "print(1)"'
-            )
-            assert saw.stdout == b'a\nagent:700\na "b" $c\n1\n', saw
-        assert (await box.run("echo usable")).ok
+    monkeypatch.setattr(_docker_images, "MAX_LAYERS", 2)
+    await asyncio.to_thread(_import_tiny)
+    spec = SandboxSpec(image=TINY, env={"ODD": 'a "b" $c'})
+    try:
+        async with DockerProvider() as provider:
+            box = await provider.start(spec)
+            counts = []
+            for number in range(3):
+                await box.run(f"echo {number} >> file; chmod 700 file")
+                snapshot = await box.snapshot()
+                counts.append(
+                    await provider.engine.call(
+                        lambda api, image=snapshot.id: _docker_images.layer_count(api, image)
+                    )
+                )
+                await box.close()
+                box = await provider.restore(snapshot, spec)
+            assert counts == [2, 1, 2]
+            saw = await box.run('cat file; stat -c %u:%a file; echo "$ODD"')
+            assert saw.stdout == b'0\n1\n2\n1000:700\na "b" $c\n', saw
+    finally:
+        docker("rmi", "-f", TINY)
+
+
+def _import_tiny() -> None:
+    command = ["docker", "import", "-", TINY]
+    subprocess.run(command, input=tiny_root(), capture_output=True, check=True, timeout=60)
 
 
 @EMBEDDED
