@@ -5,16 +5,20 @@ BIN := $(VENV)/bin
 # A CPU build of PyTorch is enough for every test; set TORCH= to take what the extra asks for.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test test-local lint format bench clean
+.PHONY: demo test test-local test-trl lint format bench clean
 
 demo: $(VENV)/.demo  ## Real SWE tasks from collection to export, without a model key.
+	@if docker version >/dev/null 2>&1; then scripts/base-image.sh; fi || true
 	$(BIN)/trajgym demo
 
 test: $(VENV)/.dev system  ## The whole suite: Docker and embedded sandboxes included.
 	$(BIN)/python -m pytest
 
 test-local: .venv-local/.ready  ## A real 135M model on this CPU, token-exact.
-	.venv-local/bin/python -m pytest tests/rollout/test_local.py -m local --override-ini=addopts=
+	.venv-local/bin/python -m pytest tests/rollout/test_local.py -m local
+
+test-trl:  ## TRL's own trainers, on this CPU.
+	TORCH='$(TORCH)' PYTHON='$(PYTHON)' scripts/test-trl.sh
 
 lint: $(VENV)/.dev  ## Style, types (strict), and the import contract.
 	$(BIN)/ruff check .

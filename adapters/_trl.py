@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trajgym.adapters._files import Parquet
 from trajgym.adapters._rows import COMMON, common
 from trajgym.adapters._stream import need, rows_of
+from trajgym.adapters._trl_samples import group_number, split_row
 from trajgym.rewards import Advantages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy.typing as npt
-
     from trajgym.adapters._stream import Export
+    from trajgym.adapters._trl_samples import Part
     from trajgym.trajectory import TrainingRow
 
 __all__ = ["export_trl_grpo"]
@@ -47,31 +44,14 @@ def export_trl_grpo(export: Export) -> None:
     with Parquet(export.file("trl_grpo.parquet"), _COLUMNS) as sink:
         for tree, rows in rows_of(export):
             oldest = min(int(row.version_low[row.loss_mask].min()) for row in rows)
-            group = _number(tree.record.group or tree.record.id)
+            group = group_number(tree.record.group or tree.record.id)
             for row in rows:
-                for sample in _samples(row):
+                for sample in split_row(row):
                     sink.write(_record(row, sample, oldest, group))
                     export.report.count(synthetic=row.synthetic)
 
 
-class _Sample(NamedTuple):
-    turns: tuple[int, ...]
-    end: int
-    mask: npt.NDArray[np.bool_]
-
-
-def _samples(row: TrainingRow) -> Iterator[_Sample]:
-    assert row.advantage is not None
-    ends = row.turn_ends
-    values = row.advantage[ends]
-    if (values == values[0]).all():
-        yield _Sample(row.turns, len(row), row.loss_mask)
-        return
-    for turn, end in zip(row.turns, (ends + 1).tolist(), strict=True):
-        yield _Sample((turn,), end, row.turn_ids[:end] == turn)
-
-
-def _record(row: TrainingRow, sample: _Sample, oldest: int, group: int) -> dict[str, Any]:
+def _record(row: TrainingRow, sample: Part, oldest: int, group: int) -> dict[str, Any]:
     assert row.advantage is not None
     end = sample.end
     return common(row) | {
@@ -84,7 +64,3 @@ def _record(row: TrainingRow, sample: _Sample, oldest: int, group: int) -> dict[
         "model_version": oldest,
         "group_id": group,
     }
-
-
-def _number(name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest()) >> 1

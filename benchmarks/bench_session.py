@@ -6,7 +6,10 @@ thing they have, each in its own interpreter:
 
 - verifiers 0.1.14 `MultiTurnEnv` with an in-process fake client (no durable store),
 - verifiers 0.4.0 through its interception server (no durable store),
-- OpenEnv 0.10 echo environment over its WebSocket (no durable store).
+- OpenEnv 0.10 echo environment over its WebSocket (no record and no durable store).
+
+Each file in `peers/` says what exactly it counts. Only the first has the shape of ours: the other
+two cross sockets on every turn, which is how those peers work. They run three rounds.
 
 Usage: python benchmarks/bench_session.py [--verifiers-classic PY] [--verifiers PY] [--openenv PY]
 where each PY is the python of a virtual environment with that package.
@@ -91,8 +94,10 @@ def peer(python: str, script: str) -> float:
     """Run a peer's half in its own interpreter; it prints seconds per turn."""
     path = Path(__file__).parent / "peers" / script
     done = subprocess.run(
-        [python, str(path)], capture_output=True, text=True, check=True, timeout=300
+        [python, str(path)], capture_output=True, text=True, check=False, timeout=600
     )
+    if done.returncode:
+        raise SystemExit(f"{path.name} failed under {python}:\n{done.stderr[-2000:]}")
     return float(done.stdout.split()[-1])
 
 

@@ -13,8 +13,13 @@ from rich.table import Table
 
 from trajgym.cli._collect import CollectOptions, collect_with_progress
 from trajgym.cli._reward import export_run, run_reward
-from trajgym.envs.sandbox import ProviderName, close_shared_providers, shared_provider
-from trajgym.envs.swe import SourceUnavailable, SweEnv
+from trajgym.envs.sandbox import (
+    ImageNotFound,
+    ProviderName,
+    close_shared_providers,
+    shared_provider,
+)
+from trajgym.envs.swe import SourceUnavailable, SweEnv, prepare
 from trajgym.rewards import get_deriver
 from trajgym.trajectory import Run
 
@@ -34,7 +39,6 @@ _ROW_EXPORTS: dict[str, tuple[str, ...]] = {
     "verl": ("outcome",),
     "areal": ("outcome",),
 }
-_SYNTHETIC_TASKS = 2
 
 
 class _Source(NamedTuple):
@@ -53,7 +57,7 @@ def run_demo(
     """Collect, reward and export the demo tasks, and show where everything is."""
     console = Console()
     started = time.monotonic()
-    provider = asyncio.run(_which_sandbox(sandbox))
+    provider = asyncio.run(_which_sandbox(sandbox, console))
     console.print(f"Sandboxes: {provider}.", highlight=False)
     with console.status("Building tasks from package sources…"):
         source = _tasks()
@@ -61,7 +65,7 @@ def run_demo(
     options = CollectOptions(
         env="swe",
         config={"sandbox": provider},
-        tasks="recipes",
+        tasks="demo",
         out=out / "run",
         policy="openai" if model else "scripted",
         base_url=base_url,
@@ -74,7 +78,7 @@ def run_demo(
     run_reward(options.out, "outcome_return", {})
     reports = _export(options.out, out / "export", _TEXT_EXPORTS)
     if not model:
-        synthetic = _synthetic(options, out, console, source.tasks[-_SYNTHETIC_TASKS:])
+        synthetic = _synthetic(options, out, console)
         reports += _export(synthetic, out / "export-synthetic", _ROW_EXPORTS)
     console.print(_summary(options.out))
     console.print(_files(reports))
@@ -86,15 +90,24 @@ def run_demo(
     )
 
 
-async def _which_sandbox(name: ProviderName) -> str:
-    provider = await shared_provider(name)
-    await close_shared_providers()
-    return provider.name
+async def _which_sandbox(name: ProviderName, console: Console) -> ProviderName:
+    """Return the kind of sandbox to use: ``auto`` needs an engine and the base image."""
+    try:
+        provider = await shared_provider(name)
+        await prepare(SweEnv.load_tasks("builtin")[0], provider)
+    except ImageNotFound as error:
+        if name != "auto":
+            raise
+        console.print(f"{error}; using the embedded sandbox.", highlight=False, soft_wrap=True)
+        return "embedded"
+    finally:
+        await close_shared_providers()
+    return "docker" if provider.name == "docker" else "embedded"
 
 
 def _tasks() -> _Source:
     try:
-        tasks = SweEnv.load_tasks("recipes")
+        tasks = SweEnv.load_tasks("demo")
     except SourceUnavailable as error:
         tasks = SweEnv.load_tasks("builtin")
         said = (
@@ -104,19 +117,19 @@ def _tasks() -> _Source:
     return _Source(tasks, f"{len(tasks)} SWE tasks built from package sources, checked by hash.")
 
 
-def _synthetic(options: CollectOptions, out: Path, console: Console, tasks: list[Task]) -> Path:
+def _synthetic(options: CollectOptions, out: Path, console: Console) -> Path:
     """Record the same script through a fake engine: exact turns, so that RL rows can be shown."""
     path = out / "run-synthetic"
     fake = CollectOptions(
         env=options.env,
         config=options.config,
-        tasks=options.tasks,
+        tasks="builtin",
         out=path,
         policy="fake",
         samples=options.samples,
         concurrency=options.concurrency,
     )
-    collect_with_progress(console, fake, tasks)
+    collect_with_progress(console, fake, SweEnv.load_tasks("builtin"))
     return path
 
 
@@ -135,7 +148,7 @@ def _export(
 
 def _summary(path: Path) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("task")
+    table.add_column("task", overflow="fold")
     for name in ("sessions", "solved", "failed", "turns", "mean reward"):
         table.add_column(name, justify="right")
     rows: dict[str, list[float]] = defaultdict(lambda: [0, 0, 0, 0, 0, 0])
@@ -161,8 +174,10 @@ def _files(reports: list[ExportReport]) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("export")
     table.add_column("records", justify="right")
+    table.add_column("left out", justify="right")
     table.add_column("file", overflow="fold")
     for report in reports:
         marked = f"{report.written} synthetic" if report.synthetic else str(report.written)
-        table.add_row(report.name, marked, ", ".join(map(str, report.files)))
+        files = ", ".join(map(str, report.files))
+        table.add_row(report.name, marked, str(len(report.dropped)), files)
     return table

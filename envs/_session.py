@@ -21,6 +21,7 @@ from trajgym.trajectory import (
     InvalidInput,
     SessionRecord,
     Status,
+    StoreError,
     Turn,
     Usage,
     check_message,
@@ -333,14 +334,16 @@ class Session:
     async def __aenter__(self) -> Self:
         if self._is_fork:
             return self
-        await self._ledger.begin()
         try:
+            await self._ledger.begin()
             self._env = self.spec.make()
             async with asyncio.timeout(self._env.reset_seconds):
                 self._conversation = await self._reset(self._env)
         except TimeoutError:
             seconds = self.spec.resolve().reset_seconds
             await self.fail("env", f"reset did not end within {seconds} s")
+        except StoreError:
+            raise
         except Exception as error:  # noqa: BLE001 - boundary: environment code
             await self.fail(*fault_of(error))
         except BaseException:

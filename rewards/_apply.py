@@ -1,4 +1,4 @@
-"""From values over turns to values over the tokens of training rows."""
+"""From values over turns and spans to values over the tokens of training rows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trajgym.rewards._values import Advantages, Rewards
+from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from trajgym.trajectory import TrainingRow
+    from trajgym.trajectory import RowSpan, TrainingRow
 
 __all__ = ["apply"]
 
@@ -20,11 +21,14 @@ __all__ = ["apply"]
 def apply(rows: Iterable[TrainingRow], values: Rewards | Advantages) -> list[TrainingRow]:
     """Return the rows with a reward on each turn's last sampled token, or an advantage on all.
 
-    The rows given are not changed; the new ones share their other arrays. Rows of turns that are
-    not scored get zeros. Applying rewards and then advantages gives rows that carry both.
+    Values over spans come on top: a span's reward on its last sampled token (its turn's last, if
+    all of the span was inserted), its advantage on all of its sampled tokens. The rows given are
+    not changed; the new ones share their other arrays. Rows of turns that are not scored get
+    zeros. Applying rewards and then advantages gives rows that carry both.
 
     Raises:
-        InvalidInput: a row's session has no such values.
+        InvalidInput: a row's session has no such values, or values over spans were made from a
+            table with other spans than the row has.
         TypeError: ``values`` is neither `Rewards` nor `Advantages`.
     """
     if not isinstance(values, Rewards | Advantages):
@@ -34,14 +38,37 @@ def apply(rows: Iterable[TrainingRow], values: Rewards | Advantages) -> list[Tra
 
 
 def _with_rewards(row: TrainingRow, values: Rewards | Advantages) -> TrainingRow:
-    reward = np.zeros(len(row), dtype=np.float32)
+    reward = np.zeros(len(row))
     ends = row.turn_ends
     reward[ends] = values.of(row.session)[row.turn_ids[ends]]
-    return replace(row, reward=reward, reward_stamp=values.stamp._replace(group=row.group))
+    for span, value in _span_values(row, values):
+        reward[row.last_trained(span)] += value
+    stamp = values.stamp._replace(group=row.group)
+    return replace(row, reward=reward.astype(np.float32), reward_stamp=stamp)
 
 
 def _with_advantages(row: TrainingRow, values: Rewards | Advantages) -> TrainingRow:
-    advantage = np.zeros(len(row), dtype=np.float32)
+    advantage = np.zeros(len(row))
     trained = row.loss_mask
     advantage[trained] = values.of(row.session)[row.turn_ids[trained]]
-    return replace(row, advantage=advantage, advantage_stamp=values.stamp._replace(group=row.group))
+    for span, value in _span_values(row, values):
+        inside = slice(span.start, span.end)
+        advantage[inside] += value * trained[inside]
+    stamp = values.stamp._replace(group=row.group)
+    return replace(row, advantage=advantage.astype(np.float32), advantage_stamp=stamp)
+
+
+def _span_values(row: TrainingRow, values: Rewards | Advantages) -> Iterator[tuple[RowSpan, float]]:
+    if values.spans is None:
+        return
+    table = values.table
+    place = table.place(row.session)
+    assert place is not None
+    for span in row.spans:
+        first, stop = table.span_starts[place.start + span.turn :][:2].tolist()
+        if first + span.number >= stop:
+            raise InvalidInput(
+                f"session {row.session}: turn {span.turn} has a span {span.number} in the row but "
+                f"{stop - first} spans in the table; build both from the same session",
+            )
+        yield span, float(values.spans[first + span.number])

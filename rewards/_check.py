@@ -16,10 +16,13 @@ from trajgym.trajectory import (
     Group,
     Member,
     Outcome,
+    Segment,
     SessionRecord,
     SessionTree,
+    Span,
     Status,
     Turn,
+    TurnTokens,
 )
 
 if TYPE_CHECKING:
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["check_deriver"]
 
 _SCORES = (0.0, 0.2, 0.2, 1.0)
+_SILENT = {"gold_logprob_before": -2.0, "gold_logprob": -2.0, "value": 0.0}
+"""Signals of a turn after which nothing has changed."""
 
 
 def check_deriver(deriver: Deriver, *, seeds: Sequence[int] = range(5)) -> None:
@@ -43,9 +48,9 @@ def check_deriver(deriver: Deriver, *, seeds: Sequence[int] = range(5)) -> None:
 
     Raises:
         DeriverFault: it gives other values for the same input or another order of sessions,
-            counts sessions that failed, is group-relative and gives equal scores anything but 0,
-            changes its input, or returns something that is neither `Rewards` nor `Advantages` of
-            the table.
+            counts sessions that failed, is group-relative and gives attempts that earned the same
+            (equal scores, no step rewards, no tool calls) anything but 0, changes its input, or
+            returns something that is neither `Rewards` nor `Advantages` of the table.
     """
     for seed in seeds:
         sessions = [s for number in range(3) for s in _group(number, seed)]
@@ -61,7 +66,7 @@ def check_deriver(deriver: Deriver, *, seeds: Sequence[int] = range(5)) -> None:
 
 def _values(deriver: Deriver, sessions: list[SessionTree]) -> dict[tuple[str, int], float]:
     """Return the derived value of every turn, and check what came back on the way."""
-    table = TurnTable.build(_groups(sessions), sessions, digests=deriver.needs_digests)
+    table = deriver.table(_groups(sessions), sessions)
     before = copy.deepcopy(table)
     derived = deriver.derive(table)
     name = deriver.name
@@ -76,7 +81,13 @@ def _values(deriver: Deriver, sessions: list[SessionTree]) -> dict[tuple[str, in
         same = np.array_equal(left, right) if isinstance(left, np.ndarray) else left == right
         if not same:
             raise DeriverFault(f"{name}: derive changed the column {column} of its input")
-    turns = zip(table.session.tolist(), table.turn.tolist(), derived.values.tolist(), strict=True)
+    if derived.spans is None:
+        per_turn = derived.values
+    else:
+        # Its spans' values, weighted by their lengths, stand for the turn in the comparison.
+        lengths = (table.span_end - table.span_start) * derived.spans
+        per_turn = derived.values + np.bincount(table.span_turn, lengths, len(table))
+    turns = zip(table.session.tolist(), table.turn.tolist(), per_turn.tolist(), strict=True)
     return {(table.sessions[s], t): value for s, t, value in turns}
 
 
@@ -100,6 +111,8 @@ def _check_equal(deriver: Deriver, sessions: list[SessionTree], score: float) ->
         for attempt in tree.attempts:
             if attempt.outcome is not None:
                 attempt.outcome = Outcome(score=score, passed=False)
+        for silent in tree.turns:
+            silent.reward, silent.calls, silent.signals = None, [], _SILENT
     for (session, turn), value in _values(deriver, sessions).items():
         if value != 0.0:
             raise DeriverFault(
@@ -166,5 +179,19 @@ def _turn(index: int, rng: np.random.Generator) -> Turn:
         message={"role": "assistant", "content": f"say {index}"},
         observation=[{"role": "user", "content": f"state {int(rng.integers(3))}"}],
         calls=[CallResult(call_id=f"c{index}", name="f", status="ok" if ok else "error")],
+        tokens=TurnTokens(
+            prompt_kept=0,
+            prompt_ids=np.array([1], dtype=np.int32),
+            response_ids=np.array([1, 2, 3, 4], dtype=np.int32),
+            logprobs=-rng.random(4, dtype=np.float32),
+            segments=(Segment(4, 0, 0),),
+            spans=(Span("tool_call", 1, 3, f"c{index}"),),
+        ),
         reward=float(rng.integers(3)) / 4,
+        signals={
+            "gold_logprob_before": -1.5,
+            "gold_logprob": -float(rng.integers(1, 8)) / 4,
+            "value": float(rng.integers(4)) / 4,
+            "expert_action": f"say {int(rng.integers(4))}",
+        },
     )

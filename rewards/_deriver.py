@@ -12,8 +12,11 @@ from trajgym.rewards._errors import UnknownDeriver
 from trajgym.trajectory import InvalidInput, Stamp
 
 if TYPE_CHECKING:
-    from trajgym.rewards._table import PrefixRule, TurnTable
+    from collections.abc import Iterable
+
+    from trajgym.rewards._table import Doubles, PrefixRule, TurnTable
     from trajgym.rewards._values import Advantages, Rewards
+    from trajgym.trajectory import Group, SessionTree
 
 __all__ = ["Deriver", "get_deriver", "list_derivers"]
 
@@ -29,20 +32,32 @@ class Deriver(BaseModel, ABC):
     finite, the table stays as it was.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     name: ClassVar[str]
     """Under which it is registered and stamped."""
     prefix_rule: ClassVar[PrefixRule] = "mean"
     """How the values of rival attempts combine on turns that they share."""
     group_relative: ClassVar[bool] = False
-    """True if values compare the attempts of a group: equal rewards then give exactly 0."""
+    """True if values compare the attempts of a group: equal outcomes then give exactly 0."""
     needs_digests: ClassVar[bool] = False
-    """True if it reads ``table.observation``."""
+    """True if it reads ``table.observation`` or ``table.state``."""
+    needs_texts: ClassVar[bool] = False
+    """True if it reads ``table.text``."""
+
+    def table(self, groups: Iterable[Group], sessions: Iterable[SessionTree]) -> TurnTable:
+        """Return the table of these sessions with everything that this deriver reads."""
+        from trajgym.rewards._table import TurnTable
+
+        return TurnTable.build(groups, sessions, digests=self.needs_digests, texts=self.needs_texts)
 
     @abstractmethod
     def derive(self, table: TurnTable) -> Rewards | Advantages:
         """Return a value for every turn of ``table``, 0 on turns that are not scored."""
+
+    def terms(self, table: TurnTable) -> dict[str, Doubles]:
+        """Return the parts of the turns' values by name, float64 ``[N]`` each; they add up."""
+        return {self.name: self.derive(table).values}
 
     @property
     def stamp(self) -> Stamp:

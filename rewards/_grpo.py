@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import numpy as np
 from pydantic import Field
 
 from trajgym.rewards._deriver import Deriver
+from trajgym.rewards._stats import PAPER, VERL, Convention, group_relative, grouped_attempts
 from trajgym.rewards._values import Advantages
-from trajgym.trajectory import InvalidInput
+from trajgym.trajectory import InvalidInput, Stamp
 
 if TYPE_CHECKING:
     from trajgym.rewards._table import Doubles, Ints, TurnTable
+    from trajgym.rewards._values import Rewards
 
 __all__ = ["GRPO", "Variant", "group_advantages"]
 
 Variant: TypeAlias = Literal["paper", "verl", "mean_only"]
 
 
-class _Convention(NamedTuple):
-    ddof: int
-    eps: float
-    divide: bool
-    raw_single: bool
-
-
-_CONVENTIONS: dict[Variant, _Convention] = {
-    "paper": _Convention(ddof=0, eps=0.0, divide=True, raw_single=False),
-    "verl": _Convention(ddof=1, eps=1e-6, divide=True, raw_single=True),
-    "mean_only": _Convention(ddof=0, eps=0.0, divide=False, raw_single=False),
+_CONVENTIONS: dict[Variant, Convention] = {
+    "paper": PAPER,
+    "verl": VERL,
+    "mean_only": Convention(divide=False),
 }
 
 
@@ -60,19 +55,28 @@ class GRPO(Deriver):
         Raises:
             InvalidInput: a scored attempt belongs to none of the table's groups.
         """
-        counted = np.flatnonzero(table.attempt_scored)
-        groups = table.attempt_group[counted]
-        if (groups < 0).any():
-            stray = table.attempt_session[counted[int(np.argmax(groups < 0))]]
-            raise InvalidInput(
-                f"session {table.sessions[stray]} belongs to none of the given groups: a "
-                "group-relative advantage needs its group",
-            )
-        values = np.zeros(table.attempt_score.size)
+        return Advantages(table, self._relative(table, table.attempt_score), self.stamp)
+
+    def derive_from(self, rewards: Rewards) -> Advantages:
+        """Return the advantages of the attempts' summed rewards instead of their scores.
+
+        Raises:
+            InvalidInput: the rewards are over spans too, or a scored attempt has no group.
+        """
+        if rewards.spans is not None:
+            raise InvalidInput("grpo takes rewards over turns, not over spans")
+        table = rewards.table
+        summed = table.total(rewards.values[table.member_turn])
+        settings = self.stamp.settings | {"rewards": rewards.stamp._asdict()}
+        return Advantages(table, self._relative(table, summed), Stamp(self.name, settings))
+
+    def _relative(self, table: TurnTable, scores: Doubles) -> Doubles:
+        counted, groups = grouped_attempts(table)
+        values = np.zeros(scores.size)
         values[counted] = group_advantages(
-            table.attempt_score[counted], groups, variant=self.variant, eps=self.eps
+            scores[counted], groups, variant=self.variant, eps=self.eps
         )
-        return Advantages(table, table.spread(values, self.prefix_rule), self.stamp)
+        return table.spread(values, self.prefix_rule)
 
 
 def group_advantages(
@@ -87,26 +91,6 @@ def group_advantages(
         eps: added to the std instead of the variant's own.
     """
     convention = _CONVENTIONS[variant]
-    if scores.size == 0:
-        return np.zeros(0)
-    # Summing in order of the scores makes the sums independent of the order of the sessions.
-    order = np.lexsort((scores, groups))
-    ordered, keys = scores[order], groups[order]
-    first = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
-    size = np.diff(np.r_[first, keys.size])
-    centred = ordered - np.repeat(np.add.reduceat(ordered, first) / size, size)
-    if convention.divide:
-        spread = np.add.reduceat(centred**2, first) / np.maximum(size - convention.ddof, 1)
-        scale = np.sqrt(spread) + (convention.eps if eps is None else eps)
-    else:
-        scale = np.ones(first.size)
-    equal = ordered[first] == ordered[first + size - 1]
-    result = centred / np.repeat(np.where(equal, 1.0, scale), size)
-    # The mean of equal numbers can be one rounding step off: equality is tested, not computed.
-    result[np.repeat(equal, size)] = 0.0
-    if convention.raw_single:
-        alone = first[size == 1]
-        result[alone] = ordered[alone] / (1.0 + (convention.eps if eps is None else eps))
-    advantages: Doubles = np.empty_like(result)
-    advantages[order] = result
-    return advantages
+    if eps is not None:
+        convention = convention._replace(eps=eps)
+    return group_relative(scores, groups, convention)

@@ -1,4 +1,4 @@
-"""Values over turns: rewards and advantages, two types that never mix."""
+"""Values over turns and spans: rewards and advantages, two types that never mix."""
 
 from __future__ import annotations
 
@@ -11,48 +11,66 @@ from trajgym.trajectory import InvalidInput, Stamp
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from trajgym.rewards._table import Doubles, TurnTable
+    from trajgym.rewards._table import Doubles, Ints, TurnTable
 
 __all__ = ["Advantages", "Rewards", "TurnValues"]
 
 
 class TurnValues:
-    """One value for each turn of a table; 0 on turns that do not count.
+    """One value for each turn of a table, and for each span if ``spans``; 0 where nothing counts.
 
-    Values of the same kind and table add up, and scale by a number. `Rewards` and `Advantages`
-    do not mix: that raises TypeError.
+    The value of a token is its turn's plus those of the spans that cover it. Values of the same
+    kind and table add up, and scale by a number. `Rewards` and `Advantages` do not mix: that raises
+    TypeError.
 
     Args:
         table: the turns.
         values: float64 ``[N]``; copied.
         stamp: which deriver made them, with what settings.
+        spans: float64 ``[K]``, one for each span of the table; copied; None stands for zeros.
 
     Raises:
         InvalidInput: another shape, a value that is not finite, or one on a turn that is not
             scored.
     """
 
-    __slots__ = ("stamp", "table", "values")
+    __slots__ = ("spans", "stamp", "table", "values")
 
     table: TurnTable
     values: Doubles
     stamp: Stamp
+    spans: Doubles | None
 
-    def __init__(self, table: TurnTable, values: npt.ArrayLike, stamp: Stamp) -> None:
+    def __init__(
+        self,
+        table: TurnTable,
+        values: npt.ArrayLike,
+        stamp: Stamp,
+        *,
+        spans: npt.ArrayLike | None = None,
+    ) -> None:
+        self.table = table
+        self.stamp = stamp
+        self.values = self._checked(values, np.arange(len(table)), "turns")
+        self.spans = None if spans is None else self._checked(spans, table.span_turn, "spans")
+
+    def _checked(self, values: npt.ArrayLike, turns: Ints, unit: str) -> Doubles:
+        """Return a frozen copy of values that lie in ``turns`` (places in the table)."""
         array = np.array(values, dtype=np.float64)
         kind = type(self).__name__
-        if array.shape != (len(table),):
-            raise InvalidInput(f"{kind}: shape {array.shape}; the table has {len(table)} turns")
-        if not np.isfinite(array).all():
-            raise InvalidInput(f"{kind} of {stamp.deriver}: {_where(table, ~np.isfinite(array))}")
-        if (stray := (array != 0) & ~table.scored).any():
+        if array.shape != turns.shape:
             raise InvalidInput(
-                f"{kind} of {stamp.deriver}: {_where(table, stray)} is not scored but has a value",
+                f"{kind}: shape {array.shape}; the table has {turns.size} {unit}",
+            )
+        of = f"{kind} of {self.stamp.deriver}"
+        if (bad := ~np.isfinite(array)).any():
+            raise InvalidInput(f"{of}: {_where(self.table, turns[bad])} has {array[bad][0]}")
+        if (stray := (array != 0) & ~self.table.scored[turns]).any():
+            raise InvalidInput(
+                f"{of}: {_where(self.table, turns[stray])} is not scored but has a value",
             )
         array.flags.writeable = False
-        self.table = table
-        self.values = array
-        self.stamp = stamp
+        return array
 
     def of(self, session: str) -> Doubles:
         """Return float64 ``[turns]``, the values of one session.
@@ -70,12 +88,20 @@ class TurnValues:
             return NotImplemented
         if other.table is not self.table:
             raise InvalidInput("values of different tables do not add up: use one table")
-        return type(self)(self.table, self.values + other.values, _plus(self.stamp, other.stamp))
+        spans = [values for values in (self.spans, other.spans) if values is not None]
+        return type(self)(
+            self.table,
+            self.values + other.values,
+            _plus(self.stamp, other.stamp),
+            spans=np.sum(spans, axis=0) if spans else None,
+        )
 
     def __mul__(self, factor: float) -> Self:
         if not isinstance(factor, int | float):
             return NotImplemented
-        return type(self)(self.table, self.values * factor, _times(factor, self.stamp))
+        spans = None if self.spans is None else self.spans * factor
+        stamp = _times(factor, self.stamp)
+        return type(self)(self.table, self.values * factor, stamp, spans=spans)
 
     __rmul__ = __mul__
 
@@ -95,8 +121,8 @@ class Advantages(TurnValues):
     __slots__ = ()
 
 
-def _where(table: TurnTable, bad: npt.NDArray[np.bool_]) -> str:
-    first = int(np.argmax(bad))
+def _where(table: TurnTable, turns: Ints) -> str:
+    first = int(turns[0])
     return f"turn {table.turn[first]} of session {table.sessions[table.session[first]]}"
 
 

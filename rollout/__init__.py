@@ -19,9 +19,10 @@ from trajgym.rollout._renderer import Parsed, Renderer
 from trajgym.rollout._retry import Retry
 from trajgym.rollout._runner import Progress, Runner, SealedGroup, group_id
 from trajgym.rollout._scripted import ScriptedPolicy, call, say
-from trajgym.rollout._smollm2 import LoadedModel, find_smollm2, load_smollm2
+from trajgym.rollout._smollm2 import LoadedModel, find_smollm2, load_smollm2, save_smollm2
 from trajgym.rollout._template import TemplateRenderer
 from trajgym.rollout._token_policy import TokenPolicy
+from trajgym.rollout._vllm import VersionSource, VLLMEngine
 
 __all__ = [
     "ByteRenderer",
@@ -51,11 +52,14 @@ __all__ = [
     "TemplateRenderer",
     "TokenEngine",
     "TokenPolicy",
+    "VLLMEngine",
+    "VersionSource",
     "call",
     "collect",
     "find_smollm2",
     "group_id",
     "load_smollm2",
     "renderer_for",
+    "save_smollm2",
     "say",
 ]

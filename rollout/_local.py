@@ -147,14 +147,14 @@ class LocalEngine(TokenEngine):
                 return None
             chunk = ids[start : start + _CHUNK]
             out = self._model(
-                input_ids=torch.tensor([chunk]),
+                input_ids=torch.tensor([chunk], device=self._model.device),
                 use_cache=True,
                 logits_to_keep=1,
                 **{self._cache_argument: held.cache},
             )
             held.ids.extend(chunk)
             self.computed_tokens += len(chunk)
-            logits = out.logits[0, -1].float()
+            logits = out.logits[0, -1].float().cpu()
         return logits
 
     def _take(self, session: str, prompt: list[int]) -> _Cached:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from tenacity import AsyncRetrying, RetryCallState
 
@@ -36,8 +36,13 @@ class Retry:
     first_wait: float = 0.5
     longest_wait: float = 30.0
 
-    def retrying(self) -> AsyncRetrying:
-        """Return the tenacity loop for one call."""
+    def retrying(self, transient: Callable[[BaseException], bool] | None = None) -> AsyncRetrying:
+        """Return the tenacity loop for one call.
+
+        Args:
+            transient: says whether an error is worth another try; by default the openai SDK's
+                errors are known.
+        """
         from tenacity import (
             AsyncRetrying,
             retry_if_exception,
@@ -48,7 +53,7 @@ class Retry:
         return AsyncRetrying(
             stop=stop_after_attempt(self.attempts) | stop_before_delay(self.total_seconds),
             wait=self._wait,
-            retry=retry_if_exception(is_transient),
+            retry=retry_if_exception(transient or is_transient),
             reraise=True,
         )
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from trajgym.trajectory import InvalidInput, MissingExtra
 
-__all__ = ["LoadedModel", "find_smollm2", "load_smollm2"]
+__all__ = ["LoadedModel", "find_smollm2", "load_smollm2", "save_smollm2"]
 
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _VARIABLE = "TRAJGYM_SMOLLM2"
@@ -120,3 +120,29 @@ def _load(path: Path) -> LoadedModel:
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=path.name)
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=path.name, dtype=torch.float32)
     return LoadedModel(model.eval(), tokenizer)
+
+
+def save_smollm2(folder: str | Path, path: str | Path | None = None) -> Path:
+    """Write SmolLM2-135M-Instruct as a transformers folder (float32, 540 MB), and return it.
+
+    What is loaded from GGUF can't be trained or saved as it is; what is loaded from this folder
+    can, and servers take it too.
+
+    Args:
+        folder: where to write.
+        path: the GGUF file, see :func:`load_smollm2`.
+
+    Raises:
+        MissingExtra: torch, transformers or gguf is not installed.
+        InvalidInput: there is no such file, or it can't be fetched.
+    """
+    loaded, tokenizer = load_smollm2(path)
+    config = loaded.config
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    plain = type(loaded)(config)
+    plain.load_state_dict(loaded.state_dict())
+    plain.generation_config = loaded.generation_config
+    plain.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return Path(folder)

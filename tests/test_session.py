@@ -317,6 +317,27 @@ async def test_cancelled_task_closes_the_environment(tmp_path: Path) -> None:
     assert len(tree.turns) == 1
 
 
+async def test_cancelled_at_any_await_is_never_left_open(tmp_path: Path) -> None:
+    """Wherever the cancellation lands, a session that reached the store has an end there."""
+
+    async def work(name: str) -> None:
+        async with Session(counter(), TASK, store=store, session_id=name) as session:
+            await session.step(call(("add", "{}")))
+            await session.step(call(("finish", "{}")))
+
+    async with Store(tmp_path) as store:
+        for steps in range(40):
+            task = asyncio.create_task(work(f"s{steps}"))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+        with Run(tmp_path) as run:
+            endings = {str(s.attempts[0].status) for s in run.summaries()}
+    assert endings <= {"completed", "cancelled"}
+    assert "cancelled" in endings
+
+
 async def test_blocking_tool_delays_only_its_own_session() -> None:
     """A plain tool that blocks its thread leaves the loop and other sessions free."""
     async with Session(counter(), TASK) as slow, Session(counter(), TASK) as quick:

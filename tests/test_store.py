@@ -176,7 +176,8 @@ def test_damage_is_named(tmp_path: Path, damage: str) -> None:
         with pytest.raises(expected, match=str(file)):
             Store(tmp_path)
     else:
-        assert Run(tmp_path).check()
+        with Run(tmp_path) as damaged:
+            assert damaged.check()
 
 
 def test_missing_run(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Dropped",
     "ImageRef",
+    "RowSpan",
     "Rows",
     "Stamp",
     "TrainingRow",
@@ -58,6 +59,21 @@ class ImageRef(NamedTuple):
     processor: str
 
 
+class RowSpan(NamedTuple):
+    """A span of a trained turn, at the tokens ``[start, end)`` of the row.
+
+    A span that reaches past the row's last trained token is cut there, and left out if it starts
+    after it.
+    """
+
+    turn: int
+    number: int
+    """Position among the turn's own spans, from 0."""
+    kind: str
+    start: int
+    end: int
+
+
 class Dropped(NamedTuple):
     """Something that was left out, and why. ``attempt`` is None for a whole session."""
 
@@ -82,11 +98,12 @@ class TrainingRow:
             not trained.
         version_high: int32 ``[T]``, newest such version; -1 where not trained.
         turn_ids: int32 ``[T]``, index of the turn trained there; -1 elsewhere.
-        reward: float32 ``[T]`` or None; nonzero only on a turn's last sampled token.
+        reward: float32 ``[T]`` or None; nonzero only on the last sampled token of a turn or span.
         advantage: float32 ``[T]`` or None; nonzero only on trained tokens.
         reward_stamp: which deriver made ``reward``; there if and only if ``reward`` is.
         advantage_stamp: the same for ``advantage``.
         images: which token spans stand for which images.
+        spans: the trained turns' tool calls, reasoning and the like, where values over spans go.
         weight: this row's share of its session's trained tokens; the rows of a session add up to
             1. A loss that averages per sequence multiplies each row's mean by it and divides by
             the sum of weights: then every session counts once, into however many rows it was cut.
@@ -111,6 +128,7 @@ class TrainingRow:
     reward_stamp: Stamp | None = None
     advantage_stamp: Stamp | None = None
     images: tuple[ImageRef, ...] = ()
+    spans: tuple[RowSpan, ...] = ()
     weight: float = 1.0
     temperature: float | None = None
     logprob_mode: Literal["processed", "raw", "unknown"] = "unknown"
@@ -124,6 +142,13 @@ class TrainingRow:
         last = np.ones(trained.size, dtype=np.bool_)
         last[:-1] = turns[1:] != turns[:-1]
         return trained[last]
+
+    def last_trained(self, span: RowSpan) -> int:
+        """Return the position of a span's last sampled token; its turn's last if it has none."""
+        own = np.flatnonzero(self.loss_mask[span.start : span.end])
+        if own.size:
+            return span.start + int(own[-1])
+        return int(np.flatnonzero(self.turn_ids == span.turn)[-1])
 
     def __len__(self) -> int:
         return self.input_ids.size
@@ -252,12 +277,15 @@ class _Run(NamedTuple):
 def _assemble(tree: SessionTree, chain: list[Turn], attempt: int) -> TrainingRow | None:
     pieces: list[IntArray] = []
     runs: list[tuple[_Run, FloatArray]] = []
+    spans: list[RowSpan] = []
     end = 0
     for turn in chain:
         tokens = turn.tokens
         assert tokens is not None
         prompt = tokens.prompt_ids if pieces else tree.prompt(turn)
         pieces += (prompt, tokens.response_ids)
+        if tokens.spans:
+            spans += _place_spans(tokens, turn.index, end + prompt.size)
         end = _collect_runs(tokens, turn.index, end + prompt.size, runs)
     if not runs:
         return None
@@ -273,17 +301,19 @@ def _assemble(tree: SessionTree, chain: list[Turn], attempt: int) -> TrainingRow
         turn_ids[start:stop] = index
         logprobs[start:stop] = values
     temperature, mode = _sampled_with(chain)
+    turns = tuple(dict.fromkeys([run.turn for run, _ in runs]))
     return TrainingRow(
         session=tree.record.id,
         group=tree.record.group,
         attempt=attempt,
-        turns=tuple(dict.fromkeys([run.turn for run, _ in runs])),
+        turns=turns,
         input_ids=ids,
         loss_mask=turn_ids >= 0,
         logprobs=logprobs,
         version_low=low,
         version_high=high,
         turn_ids=turn_ids,
+        spans=_cut_spans(spans, turns, size),
         temperature=temperature,
         logprob_mode=mode,
         synthetic=any(turn.synthetic for turn in chain),
@@ -301,6 +331,21 @@ def _collect_runs(
             runs.append((_Run(start + offset, start + offset + length, low, high, turn), values))
         offset += length
     return start + offset
+
+
+def _place_spans(tokens: TurnTokens, turn: int, start: int) -> list[RowSpan]:
+    return [
+        RowSpan(turn, number, span.kind, start + span.start, start + span.end)
+        for number, span in enumerate(tokens.spans)
+    ]
+
+
+def _cut_spans(spans: list[RowSpan], turns: tuple[int, ...], size: int) -> tuple[RowSpan, ...]:
+    return tuple(
+        span if span.end <= size else span._replace(end=size)
+        for span in spans
+        if span.start < size and span.turn in turns
+    )
 
 
 def _sampled_with(
@@ -355,13 +400,15 @@ def validate_row(row: TrainingRow) -> None:
 
     Raises:
         InvalidRow: arrays of other shapes or dtypes; nothing masked at the start or something
-            masked at the end; log-probs, versions or turn ids that disagree with the mask; a
-            reward off its turn's last sampled token; values that are not finite or have no stamp.
+            masked at the end; log-probs, versions, turn ids or spans that disagree with the mask;
+            a reward off its turn's or span's last sampled token; values that are not finite or
+            have no stamp.
     """
     try:
         _check_shapes(row)
         _check_ids(row)
         _check_mask(row)
+        _check_spans(row)
         _check_behaviour(row)
         _check_values(row)
     except InvalidRow as error:
@@ -414,6 +461,14 @@ def _check_mask(row: TrainingRow) -> None:
     )
 
 
+def _check_spans(row: TrainingRow) -> None:
+    for span in row.spans:
+        _require(
+            0 <= span.start < span.end <= len(row) and span.turn in row.turns,
+            f"{span} does not lie in a trained turn of {len(row)} tokens",
+        )
+
+
 def _check_behaviour(row: TrainingRow) -> None:
     mask = row.loss_mask
     low, high = row.version_low, row.version_high
@@ -436,10 +491,11 @@ def _check_values(row: TrainingRow) -> None:
     if row.reward is not None:
         elsewhere = row.reward.copy()
         elsewhere[row.turn_ends] = 0.0
+        elsewhere[[row.last_trained(span) for span in row.spans]] = 0.0
         _require(
             not elsewhere.any(),
-            f"reward at token {int(np.argmax(elsewhere != 0))}: a turn's reward sits on its last "
-            "sampled token",
+            f"reward at token {int(np.argmax(elsewhere != 0))}: the reward of a turn or span sits "
+            "on its last sampled token",
         )
     if row.advantage is not None:
         _require(not row.advantage[~row.loss_mask].any(), "advantage on an untrained token")

@@ -50,9 +50,10 @@ class Ack:
     A cancelled waiter does not cancel the write.
     """
 
-    __slots__ = ("_done", "_error", "_lock", "_waiters")
+    __slots__ = ("_done", "_error", "_lock", "_store", "_waiters")
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self, store: Store, lock: threading.Lock) -> None:
+        self._store = store
         self._lock = lock
         self._done = False
         self._error: StoreError | None = None
@@ -84,6 +85,7 @@ class Ack:
             StoreError: it failed, or ``timeout`` seconds passed.
         """
         event = threading.Event()
+        self._store.wake()
         if self._add(event) and not event.wait(timeout):
             raise StoreError(f"the store did not write within {timeout} s")
         if self._error is not None:
@@ -126,6 +128,7 @@ class Store:
         self._mutex = threading.Lock()
         self._wake = threading.Condition(self._mutex)
         self._pending: list[_Write] = []
+        self._announced = False
         self._closing = False
         self._broken: StoreError | None = None
         self._keys: dict[str, int] = {}
@@ -307,15 +310,37 @@ class Store:
         return found
 
     def _write(self, sql: str, *values: Any) -> Ack:
-        ack = Ack(self._mutex)
+        ack = Ack(self, self._mutex)
         with self._wake:
             if self._broken is not None:
                 raise self._broken
             if self._closing:
                 raise StoreError(f"{self.path}: the store is closed")
             self._pending.append(_Write(sql, values, ack))
-            self._wake.notify()
+        self._announce()
         return ack
+
+    def _announce(self) -> None:
+        """Wake the writer: at once for a plain thread, at the end of this round for a loop.
+
+        Sessions that append in the same round of the loop then share one transaction, instead of
+        the first of them taking the writer away from the others.
+        """
+        if self._announced:
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self.wake()
+            return
+        self._announced = True
+        loop.call_soon(self.wake)
+
+    def wake(self) -> None:
+        """Let the writer look for waiting writes now."""
+        self._announced = False
+        with self._wake:
+            self._wake.notify()
 
     def _write_loop(self) -> None:
         while True:

@@ -15,7 +15,6 @@ from trajgym.envs.sandbox._doctor import Finding, clean_sandboxes, examine_sandb
 from trajgym.envs.sandbox._embedded import EmbeddedProvider
 from trajgym.envs.sandbox._embedded_sandbox import EmbeddedSandbox
 from trajgym.envs.sandbox._errors import (
-    ConformanceError,
     ImageNotFound,
     SandboxDied,
     SandboxError,
@@ -39,7 +38,6 @@ __all__ = [
     "PROMISES",
     "CheckReport",
     "CommandResult",
-    "ConformanceError",
     "DockerProvider",
     "DockerSandbox",
     "EmbeddedProvider",

@@ -14,8 +14,9 @@ from trajgym.envs.sandbox import (
     _check_shells,
 )
 from trajgym.envs.sandbox._base import MIB
-from trajgym.envs.sandbox._errors import ConformanceError, SandboxError
+from trajgym.envs.sandbox._errors import SandboxError
 from trajgym.envs.sandbox._trial import PROMISES, NotPromised, Trial
+from trajgym.trajectory import ConformanceError
 
 if TYPE_CHECKING:
     from trajgym.envs.sandbox._base import SandboxProvider, SandboxSpec

@@ -9,7 +9,6 @@
     ├── SandboxDied                 it was there and is gone: engine died, container removed
     ├── SandboxFileError            a file can't be read or written (missing, too large, a link)
     └── SnapshotFailed              a snapshot could not be taken or restored
-    ConformanceError                a provider breaks a promise of the interface (`check_sandbox`)
 
 A command that fails, times out, or runs out of memory is not an error: it is a
 :class:`~trajgym.envs.sandbox.CommandResult` that says so.
@@ -20,7 +19,6 @@ from __future__ import annotations
 from trajgym.trajectory import TrajgymError
 
 __all__ = [
-    "ConformanceError",
     "ImageNotFound",
     "SandboxDied",
     "SandboxError",
@@ -57,7 +55,3 @@ class SandboxFileError(SandboxError):
 
 class SnapshotFailed(SandboxError):
     """A snapshot could not be taken or restored."""
-
-
-class ConformanceError(TrajgymError):
-    """A provider does not keep what the sandbox interface promises; the message names it."""

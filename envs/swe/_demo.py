@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from trajgym.envs.swe._hunks import FileChange, Hunk, parse_patch
@@ -16,10 +18,15 @@ if TYPE_CHECKING:
 
 __all__ = ["demo_agent"]
 
+_written: dict[tuple[str, str, str, bool, Path | None], list[Message]] = {}
+"""Scripts by what they depend on: policies ask for the same one at every turn."""
+_KEPT = 64
 _STYLES = ("solve", "half", "slips then solve", "nothing", "delete tests", "solve untested")
 
 
-def demo_agent(task: Task, sample: int, *, cache_dir: Path | None = None) -> list[Message]:
+def demo_agent(
+    task: Task, sample: int, *, editor: bool = True, cache_dir: Path | None = None
+) -> list[Message]:
     """Return the assistant messages of one scripted session.
 
     The script is made from the gold patch, which no real agent sees. Samples 0, 2 and 5 of every
@@ -29,12 +36,22 @@ def demo_agent(task: Task, sample: int, *, cache_dir: Path | None = None) -> lis
     Args:
         task: a SWE task.
         sample: which of the group's samples; picks the style.
+        editor: whether the environment has ``view`` and the editing tools besides ``bash``.
         cache_dir: instead of the user's cache.
     """
     record = SweRecord.of(task)
-    changes = parse_patch(record.patch)
-    script = _Script(record, changes, cache_dir)
     style = _STYLES[sample % len(_STYLES)]
+    key = (record.instance_id, record.base_commit, style, editor, cache_dir)
+    if key not in _written:
+        while len(_written) >= _KEPT:
+            _written.pop(next(iter(_written)))
+        _written[key] = _write(record, style, editor, cache_dir)
+    return copy.deepcopy(_written[key])
+
+
+def _write(record: SweRecord, style: str, editor: bool, cache_dir: Path | None) -> list[Message]:
+    changes = parse_patch(record.patch)
+    script = _Script(record, changes, editor, cache_dir)
     script.explore()
     if style == "slips then solve":
         script.slip()
@@ -54,8 +71,13 @@ class _Script:
     """Builds messages with numbered call ids."""
 
     def __init__(
-        self, record: SweRecord, changes: list[FileChange], cache_dir: Path | None
+        self,
+        record: SweRecord,
+        changes: list[FileChange],
+        editor: bool,
+        cache_dir: Path | None,
     ) -> None:
+        self.editor = editor
         self.record = record
         self.changes = changes
         self.repo = base_tree(record, cache_dir).repo
@@ -67,8 +89,11 @@ class _Script:
         self.say("Let me look at the repository.", ("bash", {"command": "git log --oneline; ls"}))
         if first.old_path:
             start = max(1, first.hunks[0].old_start - 5) if first.hunks else 1
-            where = {"path": first.old_path, "start": start, "end": start + 40}
-            self.say("This file looks relevant.", ("view", where))
+            end = start + 40
+            where = {"path": first.old_path, "start": start, "end": end}
+            command = {"command": f"sed -n {start},{end}p {first.old_path}"}
+            look = ("view", where) if self.editor else ("bash", command)
+            self.say("This file looks relevant.", look)
 
     def slip(self) -> None:
         self.say("Searching.", ("grep", {"pattern": "def "}))
@@ -112,6 +137,8 @@ class _Script:
 
     def _edits(self, change: FileChange) -> list[tuple[str, dict[str, Any] | str]]:
         """Return the calls that make a change: editor calls where they fit, else `git apply`."""
+        if not self.editor:
+            return [("bash", {"command": _by_shell(change)})]
         if not change.old_path and change.hunks:
             return [("create", {"path": change.path, "content": change.hunks[0].new})]
         text = self._text(change.old_path)
@@ -126,12 +153,17 @@ class _Script:
             calls.append(("str_replace", {"path": change.path, "old": old, "new": new}))
         if len(calls) == len(change.hunks) and calls:
             return calls
-        command = f"git apply - <<'TRAJGYM_END'\n{change.text}TRAJGYM_END"
-        return [("bash", {"command": command})]
+        return [("bash", {"command": _by_shell(change)})]
 
     def _text(self, path: str) -> str:
         file = self.repo / path
         return file.read_bytes().decode("utf-8", "replace") if path and file.is_file() else ""
+
+
+def _by_shell(change: FileChange) -> str:
+    if not change.text:  # half of a change has no patch: leave a note
+        return f"echo '# TODO: look here again' >> {shlex.quote(change.path)}"
+    return f"git apply - <<'TRAJGYM_END'\n{change.text}TRAJGYM_END"
 
 
 def _half(changes: list[FileChange]) -> list[FileChange]:

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-from trajgym.envs import Budgets, Env, ToolError, ToolResult, tool
+from trajgym.envs import Budgets, Env, ToolError, ToolResult, tool, tools_of
 from trajgym.envs.sandbox import (
     ProviderName,
     SandboxFileError,
@@ -68,6 +68,7 @@ class SweEnvBase(Env):
 
     budgets: ClassVar[Budgets] = Budgets(turns=60, seconds=1800.0, observation_bytes=32_000)
     hint: ClassVar[str] = ""
+    _runs: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -98,13 +99,13 @@ class SweEnvBase(Env):
 
     @classmethod
     def load_tasks(cls, source: str) -> list[Task]:
-        """See :func:`trajgym.envs.swe.load_tasks`."""
+        """Return SWE tasks; see :func:`trajgym.envs.swe.load_tasks`."""
         return load_tasks(source)
 
     @classmethod
     def script(cls, task: Task, sample: int) -> list[Message]:
-        """See :func:`trajgym.envs.swe.demo_agent`."""
-        return demo_agent(task, sample)
+        """Return what the demonstration's agent says; see :func:`trajgym.envs.swe.demo_agent`."""
+        return demo_agent(task, sample, editor="str_replace" in tools_of(cls))
 
     @classmethod
     async def open_run(cls, config: Mapping[str, Any], tasks: Sequence[Task] = ()) -> None:
@@ -115,11 +116,15 @@ class SweEnvBase(Env):
         for task in tasks:
             with contextlib.suppress(TrajgymError):  # the task's own sessions say what is wrong
                 await env._spec(task, provider)
+        SweEnvBase._runs += 1
 
     @classmethod
-    async def close_run(cls, config: Mapping[str, Any]) -> None:  # noqa: ARG003
-        """Close every sandbox and snapshot of this process."""
-        await close_shared_providers()
+    async def close_run(cls, config: Mapping[str, Any]) -> None:
+        """Close the shared sandboxes once no run of this process needs them."""
+        del config
+        SweEnvBase._runs = max(0, SweEnvBase._runs - 1)
+        if not SweEnvBase._runs:
+            await close_shared_providers()
 
     @property
     def sandbox(self) -> Sandbox:
@@ -237,12 +242,15 @@ class SweEnv(SweEnvBase):
             start: first line, from 1.
             end: last line, included; by default the end of the file.
         """
-        where = _absolute(path)
-        listing = await self.sandbox.run(["ls", "-1Ap", f"{where}/"], timeout=30.0)
-        if listing.ok:
+        try:
+            content = await self._read(path)
+        except ToolError:
+            listing = await self.sandbox.run(["ls", "-1Ap", f"{_absolute(path)}/"], timeout=30.0)
+            if not listing.ok:
+                raise
             text = editing.shortened(listing.stdout, self.output_bytes, listing.dropped_stdout)
             return ToolResult(content=text or "the folder is empty")
-        text = editing.numbered(await self._read(path), start, end, path)
+        text = editing.numbered(content, start, end, path)
         shown = editing.shortened(editing.encode(text), self.output_bytes)
         return ToolResult(content=shown, signals={"viewed": path})
 
@@ -281,7 +289,7 @@ class SweEnv(SweEnvBase):
         there = await self.sandbox.run(["test", "-e", _absolute(path)], timeout=30.0)
         if there.ok:
             raise ToolError(f"{path} exists already; change it with str_replace or insert")
-        return await self._write(path, content, f"created {path}")
+        return await self._write(path, content, f"created {path}", mode=0o644)
 
     async def _read(self, path: str) -> str:
         try:
@@ -289,10 +297,13 @@ class SweEnv(SweEnvBase):
         except SandboxFileError as error:
             raise ToolError(f"{path} can't be read: {error}") from error
 
-    async def _write(self, path: str, text: str, said: str) -> ToolResult:
+    async def _write(
+        self, path: str, text: str, said: str, *, mode: int | None = None
+    ) -> ToolResult:
         where = _absolute(path)
-        stat = await self.sandbox.run(["stat", "-L", "-c", "%a", where], timeout=30.0)
-        mode = int(stat.stdout, 8) if stat.ok else 0o644
+        if mode is None:
+            stat = await self.sandbox.run(["stat", "-L", "-c", "%a", where], timeout=30.0)
+            mode = int(stat.stdout, 8) if stat.ok else 0o644
         try:
             await self.sandbox.write_file(where, editing.encode(text), mode=mode)
         except SandboxFileError as error:

@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 __all__ = ["build_task", "builtin_names", "load_tasks", "recipe_names"]
 
 
+_DEMO = (
+    "andialbrecht__sqlparse-0.5.0-to-0.5.1",
+    "pallets__jinja-3.1.2-to-3.1.3",
+    "hunk-boltons-23.1.0-boltons_cacheutils-L238",
+    "hunk-sqlparse-0.5.1-sqlparse_engine_statement_splitter-L62",
+    "hunk-sqlparse-0.5.1-sqlparse_filters_others-L94",
+    "hunk-sqlparse-0.5.1-sqlparse_keywords-L74",
+)
+
+
 def recipe_names() -> list[str]:
     """Return the ids of the recipes of real tasks, sorted. Building one needs the package index."""
     return sorted(_shipped("recipes"))
@@ -35,8 +45,9 @@ def load_tasks(source: str | Path | Iterable[str], *, cache_dir: Path | None = N
 
     Args:
         source: path of a ``.json`` or ``.jsonl`` file or of a folder of them; ``"builtin"`` (two
-            tasks that need no index); ``"recipes"`` (real tasks, built at first use); or one or
-            several task ids out of :func:`builtin_names` and :func:`recipe_names`.
+            tasks that need no index); ``"recipes"`` (real tasks, built at first use); ``"demo"``
+            (six quick ones of these); or one or several task ids out of :func:`builtin_names` and
+            :func:`recipe_names`.
         cache_dir: instead of the user's cache.
 
     Raises:
@@ -48,6 +59,8 @@ def load_tasks(source: str | Path | Iterable[str], *, cache_dir: Path | None = N
             source = builtin_names()
         elif str(source) == "recipes":
             source = recipe_names()
+        elif str(source) == "demo":
+            source = _DEMO
         elif isinstance(source, Path) or _looks_like_path(source):
             return [record.to_task() for record in read_records(Path(source))]
         else:

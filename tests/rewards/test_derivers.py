@@ -11,12 +11,29 @@ from tests.conftest import load_golden
 from tests.rewards.build import group, session
 from trajgym.rewards import (
     GRPO,
+    HGPO,
+    IGPO,
+    MSGRPO,
+    MTGRPO,
+    SRL,
     Advantages,
     Deriver,
     DeriverFault,
+    GiGPO,
+    GRPORoC,
+    InformationGain,
     OutcomeReturn,
     OutcomeReward,
+    ResampleOnCorrect,
+    ReturnToGo,
     Rewards,
+    SoftOverlong,
+    StepPenalty,
+    Stepwise,
+    ToolPO,
+    TreeGRPO,
+    TreeRL,
+    TurnGAE,
     TurnTable,
     UnknownDeriver,
     apply,
@@ -30,11 +47,29 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SHIPPED: list[Deriver] = [
-    OutcomeReward(),
-    OutcomeReturn(),
-    GRPO(),
+    *(get_deriver(name) for name in list_derivers()),
     GRPO(variant="verl"),
     GRPO(variant="mean_only"),
+    TreeGRPO(combine="two_norm"),
+    TreeRL(variant="official"),
+    TreeRL(weight="none", repeat=True),
+    ToolPO(missing_spans="turn", lambda1=0.5),
+    GRPORoC(resample=ResampleOnCorrect(draw="sampled", seed=7)),
+    GRPORoC(resample=ResampleOnCorrect(variant="official", keep=3)),
+    MTGRPO(variant="official"),
+    SRL(autojunk=True),
+    MSGRPO(variant="official"),
+    GiGPO(variant="official", mode="mean_std_norm", invalid_penalty=0.1),
+    GiGPO(mode="mean_std_norm", invalid_penalty=0.1),
+    GiGPO(similarity=0.9),
+    HGPO(variant="official", base_group=True, history=3),
+    ReturnToGo(gamma=0.9, earn="env"),
+    Stepwise(of="reward", earn="env", variant="official"),
+    SoftOverlong(max_tokens=10, cache=4, variant="official"),
+    StepPenalty(threshold=1, max_turns=4),
+    InformationGain(kind="delta_belief", last=True),
+    IGPO(variant="official", gamma=0.9),
+    TurnGAE(alpha=0.05),
 ]
 
 
@@ -42,6 +77,15 @@ SHIPPED: list[Deriver] = [
 def test_shipped_derivers_conform(deriver: Deriver) -> None:
     """Every shipped deriver passes the check that plug-in authors run."""
     check_deriver(deriver)
+
+
+def test_official_tree_grpo_keeps_the_reward_of_a_lone_leaf() -> None:
+    """A tree of one leaf has its raw reward as the intra part, as in the code; the paper has 0."""
+    trees = [session("a", 0.5), session("b", 0.5)]
+    table = TurnTable.build([group(*trees)], trees)
+    assert TreeGRPO().derive(table).values.tolist() == [0.0, 0.0]
+    official = TreeGRPO(variant="official").derive(table).values
+    assert official.tolist() == pytest.approx([0.5 / (1 + 1e-6)] * 2)
 
 
 def test_outcome_sits_on_the_last_turn() -> None:

@@ -10,7 +10,6 @@ import pytest
 from trajgym.envs.sandbox import (
     PROMISES,
     CommandResult,
-    ConformanceError,
     SandboxDied,
     SandboxFileError,
     SandboxProvider,
@@ -22,7 +21,7 @@ from trajgym.envs.sandbox import (
     check_sandbox,
 )
 from trajgym.envs.sandbox._embedded import EmbeddedSandbox
-from trajgym.trajectory import InvalidInput
+from trajgym.trajectory import ConformanceError, InvalidInput
 
 if TYPE_CHECKING:
     from pathlib import Path

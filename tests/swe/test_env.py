@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from trajgym.envs import EnvSpec, Session, ToolError
+from trajgym.envs.sandbox import shared_provider
 from trajgym.envs.swe import BashSweEnv, SweEnv, demo_agent, load_tasks
 from trajgym.trajectory import InvalidInput
 
@@ -43,7 +43,7 @@ async def test_scripted_group_has_mixed_outcomes(kind: str, spans: Task) -> None
     scores = []
     for sample in range(6):
         session = Session(EnvSpec(id="swe", config={"sandbox": kind}), spans, sample=sample)
-        await run(session, demo_agent(spans, sample))
+        await run(session, SweEnv.script(spans, sample))
         assert str(session.status) == "completed", session.attempt
         assert session.outcome is not None
         scores.append(session.outcome.score)
@@ -165,30 +165,28 @@ async def test_snapshot_brings_files_back(spans: Task) -> None:
 
 
 async def test_bash_only_variant(spans: Task) -> None:
-    """With a shell alone a task can be solved too."""
-    patch = spans.data["patch"]
-    command = f"git apply - <<'END'\n{patch}END"
-    calls: list[tuple[str, dict[str, Any]]] = [("bash", {"command": command}), ("submit", {})]
-    messages: list[Message] = [
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [
-                {
-                    "id": f"c{i}",
-                    "type": "function",
-                    "function": {"name": name, "arguments": json.dumps(arguments)},
-                }
-            ],
-        }
-        for i, (name, arguments) in enumerate(calls)
-    ]
+    """With a shell alone a task can be solved too, and half of the work does not."""
     spec = EnvSpec(id="trajgym.envs.swe:BashSweEnv", config={"sandbox": "embedded"})
-    session = Session(spec, spans)
-    assert [tool["function"]["name"] for tool in session.tools] == ["bash", "submit"]
-    await run(session, messages)
-    assert session.outcome is not None
-    assert session.outcome.passed
+    scores = []
+    for sample in (0, 1):
+        session = Session(spec, spans)
+        assert [tool["function"]["name"] for tool in session.tools] == ["bash", "submit"]
+        await run(session, BashSweEnv.script(spans, sample))
+        assert {call.status for turn in session.turns for call in turn.calls} == {"ok"}
+        scores.append(session.outcome and session.outcome.score)
+    assert scores == [1.0, 0.0]
+
+
+async def test_last_run_closes_the_shared_sandboxes() -> None:
+    """Runs of one process share a provider, and the last to end closes it."""
+    config = {"sandbox": "embedded"}
+    await SweEnv.open_run(config)
+    await BashSweEnv.open_run(config)
+    first = await shared_provider("embedded")
+    await SweEnv.close_run(config)
+    assert await shared_provider("embedded") is first
+    await BashSweEnv.close_run(config)
+    assert await shared_provider("embedded") is not first
 
 
 def test_bad_configuration_is_refused() -> None:

@@ -1,0 +1,73 @@
+"""The queue between sessions and TRL's asynchronous trainer."""
+
+from __future__ import annotations
+
+import queue
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["SampleBuffer"]
+
+
+class SampleBuffer(queue.Queue[Any]):
+    """A queue of samples that drops stale sessions whole.
+
+    The trainer takes samples with ``get``; they are put in as pairs of session and sample, those
+    of a session one after the other. A session that got too old while it waited is dropped before
+    its first sample is handed out. What is handed out later, the trainer drops itself.
+
+    Args:
+        maxsize: samples that can wait.
+        version: returns the trainer's version.
+        max_staleness: how many versions a sample may be behind.
+        on_space: called, from the trainer's thread, when a place became free.
+    """
+
+    def __init__(
+        self,
+        maxsize: int,
+        version: Callable[[], int],
+        max_staleness: int,
+        on_space: Callable[[], None],
+    ) -> None:
+        super().__init__(maxsize)
+        self.taken = 0
+        """Samples that were handed out."""
+        self.stale = 0
+        """Samples dropped here."""
+        self.cut = 0
+        """Samples handed out too late, their session begun in time: the trainer drops these."""
+        self._version = version
+        self._max_staleness = max_staleness
+        self._on_space = on_space
+        self._begun: str | None = None
+
+    # queue.Queue calls the next three with its lock held.
+
+    def _qsize(self) -> int:
+        waiting = self.queue
+        dropped = False
+        while waiting and waiting[0][0] != self._begun and self._is_stale(waiting[0][1]):
+            name = waiting[0][0]
+            while waiting and waiting[0][0] == name:
+                waiting.popleft()
+                self.stale += 1
+                dropped = True
+        if dropped:
+            self._on_space()
+        return len(waiting)
+
+    def _put(self, item: tuple[str, Any]) -> None:
+        self.queue.append(item)
+
+    def _get(self) -> Any:
+        self._begun, sample = self.queue.popleft()
+        self.taken += 1
+        self.cut += self._is_stale(sample)
+        self._on_space()
+        return sample
+
+    def _is_stale(self, sample: Any) -> bool:
+        return bool(self._version() - sample.model_version > self._max_staleness)

@@ -1,0 +1,160 @@
+"""From a sealed group to samples, with an account of everything on the way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from trajgym.adapters._trl_samples import rollout_samples
+from trajgym.rewards import Advantages, TurnTable, apply
+from trajgym.trajectory import InvalidInput, UnsupportedModality, build_rows, validate_row
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trajgym.adapters._trl_samples import Form
+    from trajgym.rewards import Deriver
+    from trajgym.rollout import SealedGroup
+    from trajgym.trajectory import SessionTree, TrainingRow
+
+__all__ = ["Harvest", "Harvester", "Tally"]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the sessions of all sealed groups.
+
+    Args:
+        groups: groups sealed.
+        barren: groups in a row, up to now, that gave no sample.
+        sessions: members that counted; each has rows or stands in ``dropped``.
+        left: members that left their group, by reason.
+        dropped: counted members without rows, by reason.
+        rows: training rows.
+        samples: samples made of them.
+    """
+
+    groups: int = 0
+    barren: int = 0
+    sessions: int = 0
+    left: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+    rows: int = 0
+    samples: int = 0
+
+
+class Harvest(NamedTuple):
+    """What one group gave: pairs of session and sample, and metrics in TRL's form."""
+
+    samples: list[tuple[str, Any]]
+    metrics: dict[str, Any]
+
+
+class Harvester:
+    """Derives a sealed group's advantages and makes samples of its rows.
+
+    Args:
+        deriver: gives advantages.
+        form: how rows become samples.
+        skip_flat: leave out groups all of whose advantages are 0.
+    """
+
+    def __init__(self, deriver: Deriver, form: Form, *, skip_flat: bool) -> None:
+        self.tally = Tally()
+        self._deriver = deriver
+        self._form = form
+        self._skip_flat = skip_flat
+
+    def __call__(self, sealed: SealedGroup) -> Harvest:
+        """Return what a group gave. Blocks for the computation.
+
+        A session whose rows are refused is dropped whole and named in :attr:`tally`.
+
+        Raises:
+            InvalidInput: the deriver gives no advantages.
+            UnsupportedModality: the sessions show images, which TRL's asynchronous trainer can't
+                train on.
+        """
+        tally = self.tally
+        tally.groups += 1
+        tally.sessions += len(sealed.sessions)
+        left = Counter(member.left for member in sealed.group.members if member.left)
+        tally.left += left
+        samples: list[tuple[str, Any]] = []
+        rows_of = self._rows(sealed)
+        flat = all(
+            not r.advantage.any() for _, rows in rows_of for r in rows if r.advantage is not None
+        )
+        if flat and self._skip_flat:
+            tally.dropped["flat group"] += len(rows_of)
+            rows_of = []
+        for tree, rows in rows_of:
+            made = rollout_samples(tree, rows, form=self._form)
+            samples += [(tree.record.id, sample) for sample in made]
+            tally.rows += len(rows)
+        tally.samples += len(samples)
+        tally.barren = 0 if samples else tally.barren + 1
+        return Harvest(samples, _metrics(sealed.sessions, left, len(samples), flat=flat))
+
+    def _rows(self, sealed: SealedGroup) -> list[tuple[SessionTree, list[TrainingRow]]]:
+        if not sealed.sessions:
+            return []
+        digests = self._deriver.needs_digests
+        table = TurnTable.build([sealed.group], sealed.sessions, digests=digests)
+        values = self._deriver.derive(table)
+        if not isinstance(values, Advantages):
+            raise InvalidInput(
+                f"deriver {self._deriver.name!r} gives rewards; the trainer needs advantages: turn "
+                "them into advantages first, or use a deriver such as GRPO()",
+            )
+        checked = ((tree, self._checked(tree, values)) for tree in sealed.sessions)
+        return [(tree, rows) for tree, rows in checked if rows]
+
+    def _checked(self, tree: SessionTree, values: Advantages) -> list[TrainingRow]:
+        try:
+            rows, dropped = build_rows(tree)
+            rows = apply(rows, values)
+            for row in rows:
+                validate_row(row)
+        except UnsupportedModality as error:
+            raise UnsupportedModality(
+                f"{error} (with TRL, images go through the environment_factory of GRPOSpec)",
+            ) from error
+        except InvalidInput as error:
+            self.tally.dropped[str(error)] += 1
+            return []
+        if not rows:
+            reason = dropped[0].reason if dropped else "no sampled token"
+            self.tally.dropped[reason] += 1
+        return rows
+
+
+def _metrics(
+    sessions: Sequence[SessionTree], left: Counter[str], samples: int, *, flat: bool
+) -> dict[str, Any]:
+    """Return gauges as numbers, rates as (sum, count); a ``total`` in the name is added up."""
+    metrics: dict[str, Any] = {
+        "trajgym/groups_total": 1.0,
+        "trajgym/flat_groups_total": float(flat),
+    }
+    metrics["trajgym/left_total"] = float(left.total())
+    for reason, count in left.items():
+        metrics[f"trajgym/left/{reason}_total"] = float(count)
+    if not sessions:
+        return metrics
+    n = float(len(sessions))
+    scores = np.array([a.outcome.score for t in sessions for a in t.attempts if a.outcome])
+    cut = sum(tree.attempts[0].status.kind == "truncated" for tree in sessions)
+    tokens = [t.tokens.response_ids.size for tree in sessions for t in tree.turns if t.tokens]
+    return metrics | {
+        "reward": (float(scores.sum()), float(scores.size)),
+        "reward_std": float(scores.std()) if scores.size else 0.0,
+        "trajgym/sessions_total": n,
+        "trajgym/truncated": (float(cut), n),
+        "rollout/turns_mean": (float(sum(len(tree.turns) for tree in sessions)), n),
+        "rollout/samples_per_rollout": (float(samples), n),
+        "completions/mean_length": (float(sum(tokens)), n),
+    }

@@ -1,0 +1,429 @@
+"""Train the fine-tuned model with TRL's asynchronous GRPO trainer; measure everything on the way.
+
+    CUDA_VISIBLE_DEVICES=0 python examples/gpu/train_async.py --model SFT --out RESULTS \
+        --work SCRATCH --runs outcome:0,gigpo:0
+
+A run is DERIVER:SEED. Each writes a store, the engine's own record, and results as JSON lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attention
+import numpy as np
+from lab import (
+    MAX_TOKENS,
+    SAMPLES,
+    LoggedTransfer,
+    RecordingEngine,
+    Results,
+    busy,
+    evaluate,
+    save_calls,
+    transfer_for,
+)
+from maze import SPEC, tasks
+
+from trajgym.adapters.trl import RolloutWorker, VersionClock
+from trajgym.rewards import GRPO, GiGPO, ReturnToGo, Stepwise
+from trajgym.rollout import TemplateRenderer
+from trajgym.trajectory import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trajgym.rewards import Deriver
+
+DERIVERS: dict[str, Deriver] = {
+    "outcome": GRPO(),
+    # The outcome alone, discounted and compared where attempts of a group met in a state.
+    "gigpo": GiGPO(earn="outcome"),
+    "stepwise": Stepwise(gamma=0.95),
+    "return_to_go": ReturnToGo(gamma=0.95),
+}
+TASKS = 2000
+
+
+def settings(given: argparse.Namespace, folder: Path, **options: Any) -> Any:
+    """Return the trainer's settings."""
+    import torch
+    from trl.experimental.async_grpo import AsyncGRPOConfig
+
+    on_gpu = torch.cuda.is_available()
+    wanted = {
+        "vllm_server_base_url": given.server,
+        "max_steps": given.steps,
+        "num_generations": SAMPLES,
+        "per_device_train_batch_size": given.batch,
+        "gradient_accumulation_steps": given.accumulate,
+        "token_budget": given.token_budget,
+        "max_completion_length": MAX_TOKENS,
+        "learning_rate": given.learning_rate,
+        "max_staleness": given.max_staleness,
+        "max_inflight_tasks": given.concurrency,
+        "queue_maxsize": 1024,
+        "request_timeout": 60,
+        "weight_sync_timeout": 120,
+        "heartbeat_stale_after_s": 120,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "gradient_checkpointing": False,
+        "disable_tqdm": True,
+        "bf16": on_gpu,
+        "use_cpu": not on_gpu,
+    }
+    return AsyncGRPOConfig(str(folder), **wanted | options)
+
+
+class Watch:
+    """A trainer's callback: logs steps, evaluates, keeps weights, stops at the deadline."""
+
+    def __init__(self, given: argparse.Namespace, name: str, results: Results, folder: Path):
+        self.given, self.name, self.results, self.folder = given, name, results, folder
+        self.trainer: Any = None
+        self.looks: list[tuple[float, float]] = []
+        """When evaluations began and ended."""
+        self.begun = self.ended = 0.0
+        """From the end of the first update to that of the last."""
+        self.steps = 0
+        self.cut = False
+
+    def callback(self) -> Any:
+        """Return the callback; add it after the trainer's own, so that weights are in place."""
+        from transformers import TrainerCallback
+
+        watch = self
+
+        class Callback(TrainerCallback):  # type: ignore[misc]
+            def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                del args
+                watch.step(state.global_step)
+                if time.time() > watch.given.deadline:
+                    watch.cut = control.should_training_stop = True
+
+            def on_log(self, args: Any, state: Any, control: Any, logs: Any, **_: Any) -> None:
+                del args, control
+                if "loss" in logs:
+                    values = {k: v for k, v in logs.items() if isinstance(v, int | float)}
+                    watch.results.write(
+                        "step", run=watch.name, step=state.global_step, values=values
+                    )
+
+        return Callback()
+
+    def step(self, number: int) -> None:
+        """Note the end of an update."""
+        self.steps, self.ended = number, time.time()
+        self.begun = self.begun or self.ended
+        if number in self.given.keep:
+            self.keep(number + 1)
+        every = self.given.eval_every
+        if every and number % every == 0:
+            self.look(number)
+
+    def look(self, number: int) -> None:
+        """Evaluate the weights of this moment."""
+        begun = time.time()
+        found = evaluate(self.given, self.trainer.processing_class, self.given.eval_games)
+        self.looks.append((begun, time.time()))
+        self.results.write("eval", run=self.name, step=number, **found)
+
+    @property
+    def eval_seconds(self) -> float:
+        """Seconds of evaluations between the first update and the last."""
+        return sum(end - begin for begin, end in self.looks if end <= self.ended)
+
+    def keep(self, version: int) -> None:
+        """Keep the weights of a version, as the engine has them."""
+        import torch
+
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        weights = {n: p.detach().to(torch.bfloat16).cpu() for n, p in model.named_parameters()}
+        torch.save(weights, self.folder / f"version-{version}.pt")
+
+
+class Staleness:
+    """Counts how old samples are when the trainer takes them."""
+
+    def __init__(self, worker: RolloutWorker) -> None:
+        self.samples: Counter[int] = Counter()
+        self._get, self._clock = worker.rollout_buffer.get, worker.versions
+        worker.rollout_buffer.get = self.get  # type: ignore[method-assign]
+
+    def get(self, *args: Any, **options: Any) -> Any:
+        sample = self._get(*args, **options)
+        self.samples[self._clock.version - sample.model_version] += 1
+        return sample
+
+
+def worker_for(
+    given: argparse.Namespace,
+    args: Any,
+    tokenizer: Any,
+    store: Path,
+    deriver: Deriver,
+    mazes: Any,
+    clock: VersionClock,
+) -> tuple[RolloutWorker, RecordingEngine]:
+    """Return a rollout worker whose engine keeps a record of its own."""
+    engine = RecordingEngine(
+        args.vllm_server_base_url, given.served, versions=clock, stream=given.stream, timeout=60
+    )
+    worker = RolloutWorker(
+        SPEC,
+        mazes,
+        engine,
+        TemplateRenderer(tokenizer),
+        store,
+        versions=clock,
+        temperature=args.temperature,
+        max_tokens=MAX_TOKENS,
+        turn_timeout=60,
+        deriver=deriver,
+        samples=SAMPLES,
+        concurrency=given.concurrency,
+        max_staleness=args.max_staleness,
+        queue_maxsize=args.queue_maxsize,
+        seed=args.seed,
+        stop_seconds=60,
+    )
+    return worker, engine
+
+
+class Lab:
+    """Runs one training after another over one connection to the server."""
+
+    def __init__(self, given: argparse.Namespace, transfer: Any = None) -> None:
+        from transformers import AutoTokenizer
+
+        self.given = given
+        self.results = Results(given.out)
+        self.tokenizer = AutoTokenizer.from_pretrained(given.model)
+        wrapped = transfer is None or isinstance(transfer, LoggedTransfer)
+        self.transfer = transfer if wrapped else LoggedTransfer(transfer)
+        kind = attention.install(given.attention)
+        self.results.write("attention", taken=kind)
+
+    def run(
+        self,
+        name: str,
+        deriver: Deriver,
+        seed: int,
+        *,
+        mazes: Any = None,
+        clock: VersionClock | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:
+        """Train once; return and write what was measured."""
+        given, begun = self.given, time.time()
+        folder = given.work / name.replace(":", "-")
+        folder.mkdir(parents=True)
+        args = settings(given, folder / "trainer", seed=seed, **options)
+        mazes = mazes or tasks(TASKS, seed=seed)
+        worker, engine = worker_for(
+            given, args, self.tokenizer, folder / "run", deriver, mazes, clock or VersionClock()
+        )
+        watch = Watch(given, name, self.results, folder)
+        staleness = Staleness(worker)
+        trainer = self.trainer(args, worker)
+        watch.trainer = trainer
+        trainer.add_callback(watch.callback())
+        started = time.time()
+        trainer.train()
+        trained = time.time()
+        if watch.given.eval_every and watch.steps % watch.given.eval_every:
+            watch.look(watch.steps)
+        assert self.transfer is not None
+        save_calls(engine.calls, folder / "calls.jsonl")
+        log = list(self.transfer.log)
+        logs = [row for row in trainer.state.log_history if "loss" in row]
+        report = {
+            "run": name,
+            "deriver": deriver.name,
+            "seed": seed,
+            "steps": watch.steps,
+            "cut": watch.cut,
+            "start_seconds": started - begun,
+            "train_seconds": trained - started,
+            "eval_seconds": watch.eval_seconds,
+            **shares(watch, logs),
+            "engine": busy(engine.calls, watch.begun, watch.ended),
+            "staleness": dict(sorted(staleness.samples.items())),
+            "updates": [
+                {k: round(v - log[0]["begun"], 4) if k != "version" else v for k, v in one.items()}
+                for one in log
+            ],
+            **account(folder / "run", worker, watch),
+        }
+        self.results.write("run", **report)
+        (folder / "updates.json").write_text(json.dumps(log))
+        return report
+
+    def trainer(self, args: Any, worker: RolloutWorker) -> Any:
+        """Return a trainer for the worker, connected to the server."""
+        from datasets import Dataset
+        from trl.experimental.async_grpo import AsyncGRPOTrainer
+
+        if self.transfer is not None:
+            self.transfer.restart()
+        trainer = AsyncGRPOTrainer(
+            model=str(self.given.model),
+            args=args,
+            # The tasks are the worker's; TRL wants a data set all the same.
+            train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": "-"}]}]),
+            processing_class=self.tokenizer,
+            rollout_worker=worker,
+            weight_transfer=self.transfer,
+        )
+        if self.transfer is None:
+            self.transfer = transfer_for(trainer.model, self.given.server)
+            trainer.weight_transfer = self.transfer
+        worker.attach(trainer)
+        return trainer
+
+
+def shares(watch: Watch, logs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return where the trainer's time went, from the end of the first update to the last's."""
+    wall = watch.ended - watch.begun
+    later = logs[1:]
+
+    def total(key: str) -> float:
+        return float(sum(row.get(key) or 0.0 for row in later))
+
+    training = max(wall - watch.eval_seconds, 1e-9)
+    waited, synced = total("perf/rollout_wait_s"), total("perf/weight_sync_s")
+    return {
+        "wall_seconds": wall,
+        "training_seconds": training,
+        "seconds_per_update": training / max(len(later), 1),
+        "trainer_idle_share": (waited + synced) / training,
+        "waiting_share": waited / training,
+        "sync_share": synced / training,
+        "fwd_bwd_share": total("perf/fwd_bwd_s") / training,
+        "trained_tokens_per_s": total("batch/trained_tokens_per_step") / training,
+        "forwarded_tokens_per_s": total("batch/forwarded_tokens_per_step") / training,
+        "first_ratio": logs[0].get("ratio") if logs else None,
+        "reward_first_10": _mean(logs[:10]),
+        "reward_last_10": _mean(logs[-10:]),
+    }
+
+
+def account(store: Path, worker: RolloutWorker, watch: Watch) -> dict[str, Any]:
+    """Return what became of the sessions, and what the SDK's own part of their time was."""
+    tally, buffer = worker.tally, worker.rollout_buffer
+    statuses: Counter[str] = Counter()
+    overheads, turns, ended = [], 0, 0
+    calls: dict[str, float] = {}
+    for call in worker._engine.calls:  # type: ignore[attr-defined]
+        calls[call.session] = calls.get(call.session, 0.0) + call.ended - call.begun
+    with Run(store) as run:
+        for summary in run.summaries():
+            attempt = summary.attempts[0]
+            statuses[str(attempt.status)] += 1
+            turns += summary.turns
+            if not attempt.status.scored or attempt.ended_at is None:
+                continue
+            ended += watch.begun <= attempt.ended_at <= watch.ended
+            spent = attempt.ended_at - summary.record.created_at
+            overheads.append((spent - calls.get(summary.record.id, 0.0)) / max(summary.turns, 1))
+        groups = list(run.groups())
+    sealed = [g for g in groups if g.sealed]
+    members = sum(len(g.members) for g in sealed)
+    dropped, left = sum(tally.dropped.values()), sum(tally.left.values())
+    gaps = np.array(overheads or [0.0]) * 1e3
+    return {
+        "sessions": sum(statuses.values()),
+        "statuses": dict(statuses),
+        "turns": turns,
+        "sessions_per_s": ended / max(watch.ended - watch.begun, 1e-9),
+        "overhead_ms_per_turn": {
+            "median": float(np.median(gaps)),
+            "mean": float(gaps.mean()),
+            "p95": float(np.quantile(gaps, 0.95)),
+        },
+        "account": {
+            "sealed_members": members,
+            "counted": tally.sessions,
+            "left": dict(tally.left),
+            "dropped": dict(tally.dropped),
+            "rows": tally.rows,
+            "samples": tally.samples,
+            "taken": buffer.taken,
+            "stale_in_queue": buffer.stale,
+            "cut": buffer.cut,
+            "waiting": len(buffer.queue),
+            "in_open_groups": sum(len(g.members) for g in groups if not g.sealed),
+            # Groups sealed while the worker stopped are in the store, and nowhere else.
+            "sealed_not_harvested": members - tally.sessions - left,
+            "closes": tally.sessions == tally.rows + dropped,
+        },
+    }
+
+
+def _mean(rows: Iterable[dict[str, Any]]) -> float | None:
+    values = [row["reward"] for row in rows if row.get("reward") is not None]
+    return float(np.mean(values)) if values else None
+
+
+def train(given: argparse.Namespace, transfer: Any = None) -> None:
+    """Do one run after another."""
+    lab = Lab(given, transfer)
+    for wanted in given.runs.split(","):
+        deriver, _, seed = wanted.partition(":")
+        lab.run(wanted, DERIVERS[deriver], int(seed or 0))
+        release()
+
+
+def release() -> None:
+    """Free what a run held on the GPU."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    made.add_argument("--model", required=True, help="folder that prepare.py wrote")
+    made.add_argument("--out", type=Path, default=Path("results"))
+    made.add_argument("--work", type=Path, default=Path("work"), help="stores and weights")
+    made.add_argument("--runs", default="outcome:0,gigpo:0", help="DERIVER:SEED, with commas")
+    made.add_argument("--server", default="http://127.0.0.1:8000")
+    made.add_argument("--served", default="policy", help="the model's name on the server")
+    made.add_argument("--steps", type=int, default=100)
+    made.add_argument("--batch", type=int, default=16)
+    made.add_argument("--accumulate", type=int, default=4)
+    made.add_argument("--token-budget", type=int, default=5120, help="unique tokens of a batch")
+    made.add_argument("--learning-rate", type=float, default=1e-5)
+    made.add_argument("--max-staleness", type=int, default=4)
+    made.add_argument("--concurrency", type=int, default=128)
+    made.add_argument("--eval-every", type=int, default=25, help="updates; 0 never")
+    made.add_argument("--eval-games", type=int, default=256)
+    made.add_argument("--stream", action="store_true", help="see weight updates in responses")
+    made.add_argument("--attention", choices=["auto", "flash", "mask"], default="auto")
+    made.add_argument("--keep", type=_numbers, default=(5, 50, 99), help="updates to keep")
+    made.add_argument("--deadline", type=float, default=float("inf"), help="Unix time (s)")
+    return made
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part)
+
+
+def forever(mazes: list[Any]) -> Iterable[Any]:
+    """Repeat tasks without end."""
+    return itertools.cycle(mazes)
+
+
+if __name__ == "__main__":
+    train(parser().parse_args())

@@ -1,0 +1,272 @@
+"""Building the table of turns, session after session."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trajgym.rewards import _facts
+from trajgym.rewards._table import SPAN_KINDS, Flags, Ints, Texts
+from trajgym.trajectory import InvalidInput, attempt_turns
+
+if TYPE_CHECKING:
+    from trajgym.trajectory import Attempt, Group, SessionTree, Turn
+
+__all__ = ["TableBuilder"]
+
+_FAILED_CALLS = frozenset({"error", "invalid", "timeout"})
+_TURN_COLUMNS = (
+    "session",
+    "group",
+    "turn",
+    "parent",
+    "depth",
+    "attempt",
+    "scored",
+    "env_reward",
+    "calls_ok",
+    "calls_failed",
+    "prompt_tokens",
+    "response_tokens",
+    "exact",
+    "surprisal",
+    "format_ok",
+    "answers",
+    "value",
+    "has_value",
+    "gold_before",
+    "gold_after",
+    "has_gold",
+)
+_ATTEMPT_COLUMNS = (
+    "attempt_session",
+    "attempt_group",
+    "attempt_index",
+    "attempt_leaf",
+    "attempt_scored",
+    "attempt_score",
+    "attempt_passed",
+    "attempt_direct",
+    "attempt_folded",
+)
+_SPAN_COLUMNS = ("span_turn", "span_kind", "span_start", "span_end", "span_ok")
+_DTYPES: dict[str, type[np.generic]] = {
+    **dict.fromkeys(
+        ("scored", "exact", "format_ok", "has_value", "has_gold"),
+        np.bool_,
+    ),
+    **dict.fromkeys(("attempt_scored", "attempt_passed"), np.bool_),
+    **dict.fromkeys(
+        ("env_reward", "surprisal", "value", "gold_before", "gold_after"),
+        np.float64,
+    ),
+    **dict.fromkeys(("attempt_score", "attempt_direct", "attempt_folded"), np.float64),
+}
+
+
+class TableBuilder:
+    """Collects the columns; a list per kind of row until all sessions are read."""
+
+    def __init__(self, *, digests: bool, texts: bool) -> None:
+        self._groups: dict[str, int] = {}
+        self._group_of: dict[str, int] = {}
+        self._left: set[str] = set()
+        self._places: dict[str, int] = {}
+        self._samples: list[int] = []
+        self._turns: list[tuple[float, ...]] = []
+        self._attempts: list[tuple[float, ...]] = []
+        self._spans: list[tuple[float, ...]] = []
+        self._gold_after: list[float | None] = []
+        self._member_turn: list[int] = []
+        self._member_starts = [0]
+        self._starts = [0]
+        self._digests: list[str] | None = [] if digests else None
+        self._states: dict[bytes, int] = {}
+        self._state_codes: list[int] = []
+        self._texts: list[tuple[str, str | None, str]] | None = [] if texts else None
+
+    def add_group(self, group: Group) -> None:
+        """Note a group and its members.
+
+        Raises:
+            InvalidInput: it is open.
+        """
+        if not group.sealed:
+            raise InvalidInput(
+                f"group {group.id} is open: group statistics would change; seal it first",
+            )
+        code = self._groups.setdefault(group.id, len(self._groups))
+        for member in group.members:
+            self._group_of[member.session] = code
+            if member.left:
+                self._left.add(member.session)
+
+    def add_session(self, tree: SessionTree) -> None:
+        """Read a session's turns and attempts.
+
+        Raises:
+            InvalidInput: it was read before, or a score or signal is not a finite number.
+        """
+        name = tree.record.id
+        if self._places.setdefault(name, len(self._places)) != len(self._starts) - 1:
+            raise InvalidInput(f"session {name} is given twice")
+        self._samples.append(tree.record.sample)
+        start = self._starts[-1]
+        group = self._group_of.get(name, -1)
+        scored: set[int] = set()
+        for attempt in tree.attempts:
+            turns = attempt_turns(tree, attempt)
+            counts = self._add_attempt(tree, attempt, group)
+            self._member_turn += [start + index for index in turns]
+            self._member_starts.append(len(self._member_turn))
+            if counts:
+                scored.update(turns)
+        depths: list[int] = []
+        for turn in tree.turns:
+            depths.append(0 if turn.parent is None else depths[turn.parent] + 1)
+            self._add_turn(turn, group, depths[-1], name, scored=turn.index in scored)
+            self._add_spans(turn)
+            self._add_asked(tree, turn, depths[-1])
+        self._starts.append(start + len(tree.turns))
+
+    def _add_attempt(self, tree: SessionTree, attempt: Attempt, group: int) -> bool:
+        name, start = tree.record.id, self._starts[-1]
+        outcome = attempt.outcome
+        counts = attempt.status.scored and outcome is not None and name not in self._left
+        score = outcome.score if outcome is not None and counts else 0.0
+        if not math.isfinite(score):
+            raise InvalidInput(
+                f"session {name}: attempt {attempt.index} has the score {score}; scores are finite",
+            )
+        details = outcome.details if outcome is not None else {}
+        lengths = [float(details.get(key) or 0.0) for key in ("len_direct", "len_fold")]
+        if not all(math.isfinite(n) and n >= 0 for n in lengths):
+            raise InvalidInput(
+                f"session {name}: attempt {attempt.index} has len_direct and len_fold {lengths}; "
+                "expected numbers of tokens",
+            )
+        leaf = -1 if attempt.leaf is None else start + attempt.leaf
+        passed = counts and outcome is not None and outcome.passed
+        place = len(self._starts) - 1
+        self._attempts.append(
+            (place, group, attempt.index, leaf, counts, score, passed, *lengths),
+        )
+        return counts
+
+    def _add_turn(self, turn: Turn, group: int, depth: int, name: str, *, scored: bool) -> None:
+        start = self._starts[-1]
+        where = f"session {name}: turn {turn.index}"
+        value = _facts.number(turn, "value", where)
+        ok = sum(call.status == "ok" for call in turn.calls)
+        failed = sum(call.status in _FAILED_CALLS for call in turn.calls)
+        reward = 0.0 if turn.reward is None else turn.reward
+        if not math.isfinite(reward):
+            raise InvalidInput(f"{where} has the reward {reward}; rewards are finite")
+        self._turns.append(
+            (
+                len(self._starts) - 1,
+                group,
+                turn.index,
+                -1 if turn.parent is None else start + turn.parent,
+                depth,
+                turn.attempt,
+                scored,
+                reward,
+                ok,
+                failed,
+                *_facts.token_counts(turn),
+                turn.exact,
+                _facts.surprisal(turn),
+                _facts.format_ok(turn),
+                _facts.answer_count(turn),
+                value or 0.0,
+                value is not None,
+                *self._gold(turn, where),
+            ),
+        )
+
+    def _gold(self, turn: Turn, where: str) -> tuple[float, float, bool]:
+        """Return the gold answer's log-prob before and after the turn, and if both are known."""
+        after = _facts.number(turn, "gold_logprob", where)
+        before = _facts.number(turn, "gold_logprob_before", where)
+        if before is None and turn.parent is not None:
+            before = self._gold_after[self._starts[-1] + turn.parent]
+        self._gold_after.append(after)
+        return (0.0, 0.0, False) if before is None or after is None else (before, after, True)
+
+    def _add_spans(self, turn: Turn) -> None:
+        if turn.tokens is None:
+            return
+        calls = {call.call_id: call.status == "ok" for call in turn.calls}
+        place = len(self._turns) - 1
+        for span in turn.tokens.spans:
+            ok = calls.get(span.call_id or "", -1)
+            kind = SPAN_KINDS.index(span.kind)
+            self._spans.append((place, kind, span.start, span.end, ok))
+
+    def _add_asked(self, tree: SessionTree, turn: Turn, depth: int) -> None:
+        if self._digests is not None:
+            self._digests.append(turn.observation_digest)
+            digest = _facts.state_digest(tree, turn)
+            self._state_codes.append(self._states.setdefault(digest, len(self._states)))
+        if self._texts is not None:
+            expert = _facts.expert_text(turn, depth, tree.attempts[turn.attempt])
+            self._texts.append((_facts.action_text(turn), expert, _facts.state_text(tree, turn)))
+
+    def columns(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        columns: dict[str, Any] = {
+            "starts": np.array(self._starts, dtype=np.int64),
+            "session_order": self._session_order(),
+            "member_turn": np.array(self._member_turn, dtype=np.int64),
+            "member_starts": np.array(self._member_starts, dtype=np.int64),
+        }
+        sizes = np.diff(columns["member_starts"])
+        columns["member_attempt"] = np.repeat(np.arange(sizes.size), sizes)
+        for names, rows in (
+            (_TURN_COLUMNS, self._turns),
+            (_ATTEMPT_COLUMNS, self._attempts),
+            (_SPAN_COLUMNS, self._spans),
+        ):
+            columns |= _columns(names, rows)
+        turns = np.arange(len(self._turns) + 1)
+        columns["span_starts"] = np.searchsorted(columns["span_turn"], turns)
+        columns["last"] = _last(columns["attempt_leaf"], len(self._turns))
+        if self._digests is not None:
+            columns["state_codes"] = np.array(self._state_codes, dtype=np.int64)
+        for values in columns.values():
+            values.flags.writeable = False
+        columns["sessions"] = tuple(self._places)
+        columns["groups"] = tuple(self._groups)
+        columns["digests"] = None if self._digests is None else tuple(self._digests)
+        columns["texts"] = self._text_columns()
+        columns["_places"] = self._places
+        return columns
+
+    def _session_order(self) -> Ints:
+        names = list(self._places)
+        order = sorted(range(len(names)), key=lambda s: (self._samples[s], names[s]))
+        ranks = np.empty(len(names), dtype=np.int64)
+        ranks[order] = np.arange(len(names))
+        return ranks
+
+    def _text_columns(self) -> Texts | None:
+        if self._texts is None:
+            return None
+        actions, experts, states = zip(*self._texts, strict=True) if self._texts else ((), (), ())
+        return Texts(actions, experts, states)
+
+
+def _columns(names: tuple[str, ...], rows: list[tuple[float, ...]]) -> dict[str, Any]:
+    # Indices stay exact: a float64 holds every integer below 2**53.
+    table: npt.NDArray[np.float64] = np.array(rows, dtype=np.float64).reshape(-1, len(names))
+    return {name: table[:, i].astype(_DTYPES.get(name, np.int64)) for i, name in enumerate(names)}
+
+
+def _last(leaves: Ints, n: int) -> Flags:
+    last = np.zeros(n, dtype=np.bool_)
+    last[leaves[leaves >= 0]] = True
+    return last

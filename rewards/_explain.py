@@ -1,0 +1,79 @@
+"""Where a value comes from: each turn's terms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from trajgym.rewards._errors import DeriverFault
+from trajgym.rewards._table import SPAN_KINDS
+from trajgym.trajectory import InvalidInput
+
+if TYPE_CHECKING:
+    from trajgym.rewards._deriver import Deriver
+    from trajgym.rewards._table import TurnTable
+    from trajgym.rewards._values import TurnValues
+
+__all__ = ["Explained", "explain"]
+
+
+class Explained(NamedTuple):
+    """What a turn's value is made of."""
+
+    turn: int
+    terms: dict[str, float]
+    """Contributions by name; they add up to ``value``."""
+    value: float
+    spans: dict[str, float]
+    """What comes on top on the tokens of spans, as ``tool_call[3:9]`` (response ids)."""
+
+
+def explain(deriver: Deriver, table: TurnTable, session: str) -> list[Explained]:
+    """Return for each turn of a session what each term of the deriver adds to its value.
+
+    Args:
+        deriver: what gave, or would give, the values.
+        table: the turns, with the session's whole group: its statistics are in the terms.
+        session: id.
+
+    Raises:
+        InvalidInput: the session is not in the table.
+        DeriverFault: the terms do not add up to the values.
+    """
+    place = table.place(session)
+    if place is None:
+        raise InvalidInput(f"session {session} is not in the table")
+    terms = {name: part[place].tolist() for name, part in deriver.terms(table).items()}
+    derived = deriver.derive(table)
+    values = derived.values[place]
+    summed = np.sum(list(terms.values()), axis=0)
+    if not np.allclose(summed, values, rtol=1e-9, atol=1e-12):
+        first = int(np.argmax(np.abs(summed - values)))
+        raise DeriverFault(
+            f"{deriver.name}: the terms of turn {first} of session {session} add up to "
+            f"{summed[first]}, its value is {values[first]}",
+        )
+    return [
+        Explained(
+            turn,
+            {name: part[turn] for name, part in terms.items()},
+            value,
+            _span_parts(derived, place.start + turn),
+        )
+        for turn, value in enumerate(values.tolist())
+    ]
+
+
+def _span_parts(derived: TurnValues, turn: int) -> dict[str, float]:
+    if derived.spans is None:
+        return {}
+    table = derived.table
+    first, stop = table.span_starts[turn : turn + 2].tolist()
+    return {
+        f"{SPAN_KINDS[table.span_kind[k]]}[{table.span_start[k]}:{table.span_end[k]}]": float(
+            derived.spans[k]
+        )
+        for k in range(first, stop)
+        if derived.spans[k] != 0
+    }

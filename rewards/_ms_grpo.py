@@ -1,0 +1,44 @@
+"""MS-GRPO: the whole episode's return as the advantage of each of its steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from trajgym.rewards._estimator import Estimator, Relative
+from trajgym.rewards._stats import PAPER, VERL, Convention, grouped_attempts
+
+if TYPE_CHECKING:
+    from trajgym.rewards._table import Doubles, TurnTable
+
+__all__ = ["MSGRPO"]
+
+
+class MSGRPO(Estimator, Relative):
+    """MS-GRPO (arXiv 2508.10839): ``A_i = (G_i - mean G) / std G`` on every step of episode i.
+
+    ``G_i`` is the undiscounted sum of what the episode's turns earned. Turns that attempts share
+    have the mean of their advantages. The paper's absolute-advantage-weighted sampling of episodes
+    could not be verified and is not here.
+
+    Attributes:
+        variant: ``paper``: the group is the task's. ``official`` (the author's fork of Verlog): all
+            episodes of the batch, sample std plus 1e-6; a batch of one episode, where that code
+            gives NaN, gives 0.
+    """
+
+    name = "ms_grpo"
+    conventions: ClassVar[dict[str, Convention]] = {
+        "paper": PAPER,
+        "official": VERL._replace(raw_single=False),
+    }
+
+    def estimate(self, table: TurnTable, rewards: Doubles) -> dict[str, Doubles]:
+        """Return the single term ``episode``."""
+        counted, groups = grouped_attempts(table)
+        if self.variant == "official":
+            groups = np.zeros_like(groups)
+        values = np.zeros(table.attempt_score.size)
+        values[counted] = self.relative(table.total(rewards)[counted], groups)
+        return {"episode": table.spread(values, self.prefix_rule)}

@@ -1,0 +1,41 @@
+"""Tool calls as rewards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trajgym.rewards._deriver import Deriver
+from trajgym.rewards._values import Rewards
+
+if TYPE_CHECKING:
+    from trajgym.rewards._table import Doubles, TurnTable
+
+__all__ = ["ToolCalls"]
+
+
+class ToolCalls(Deriver):
+    """A reward for every tool call that worked, and one for every call that failed.
+
+    Attributes:
+        ok: for each call that worked.
+        failed: for each with an error, bad arguments or a time-out.
+    """
+
+    name = "tool_calls"
+
+    ok: float = 1.0
+    failed: float = 0.0
+
+    def derive(self, table: TurnTable) -> Rewards:
+        """Return the sum over each scored turn's calls."""
+        parts = self.terms(table)
+        return Rewards(table, parts["ok"] + parts["failed"], self.stamp)
+
+    def terms(self, table: TurnTable) -> dict[str, Doubles]:
+        """Return the terms ``ok`` and ``failed``."""
+        return {
+            "ok": np.where(table.scored, self.ok * table.calls_ok, 0.0),
+            "failed": np.where(table.scored, self.failed * table.calls_failed, 0.0),
+        }

@@ -1,0 +1,374 @@
+"""The rollout worker on its bad days, without a trainer: this thread takes the samples."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.trl import cpu
+from tests.trl.runs import ByTurn
+from tests.trl.server import Server, Transfer
+from tests.trl.tiny import SPEC, Words, calls, said, tasks
+from trajgym.adapters.trl import RolloutFailed, RolloutWorker, SampleBuffer, VersionClock
+from trajgym.envs import Budgets, EnvSpec
+from trajgym.rewards import OutcomeReward
+from trajgym.rollout import FakeCall, FakeEngine, Retry, TemplateRenderer, VLLMEngine
+from trajgym.trajectory import InvalidInput, Run, Store, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@contextmanager
+def working(
+    server: Server, tiny: Any, store: Any, *, given: Any = None, **options: Any
+) -> Iterator[RolloutWorker]:
+    """Run a worker over the server while the block runs, and see that it leaves nothing."""
+    clock = VersionClock(1)
+    clock.watched = options.pop("watched", True)
+    retry = Retry(attempts=2, first_wait=0.01, longest_wait=0.01)
+    engine = VLLMEngine(server.url, "tiny", versions=clock, retry=retry)
+    settings: dict[str, Any] = {"samples": 2, "concurrency": 2, "max_tokens": 8, **options}
+    spec = settings.pop("spec", SPEC)
+    renderer = TemplateRenderer(tiny.tokenizer)
+    given = tasks(4) if given is None else given
+    worker = RolloutWorker(spec, given, engine, renderer, store, versions=clock, **settings)
+    opened, closed = Words.opened, Words.closed
+    worker.start()
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        assert Words.opened - opened == Words.closed - closed
+        own = ("trajgym-trl", "trajgym-env")
+        assert [t.name for t in threading.enumerate() if t.name.startswith(own)] == []
+        until(lambda: server.running == 0)
+
+
+def until(done: Callable[[], object], seconds: float = 30.0) -> None:
+    """Wait for something that other threads do."""
+    ends = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < ends, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def failure(worker: RolloutWorker, stale_after_s: float = 0.0) -> str:
+    """Wait until the worker is unhealthy, and return why."""
+    found: list[str] = []
+
+    def sick() -> bool:
+        try:
+            worker.check_health(max(stale_after_s, 0.6))
+        except RolloutFailed as error:
+            found.append(str(error))
+        return bool(found)
+
+    until(sick)
+    return found[0]
+
+
+def test_samples_are_exactly_what_the_account_says(
+    server: Server, tiny: Any, tmp_path: Path
+) -> None:
+    """Every counted session of the store's sealed groups is in the queue, with all its turns."""
+    with working(server, tiny, tmp_path, given=iter(tasks(3)), deriver=ByTurn()) as worker:
+        assert "no more tasks" in failure(worker)
+        samples = [worker.rollout_buffer.get_nowait() for _ in range(worker.rollout_buffer.qsize())]
+    with Run(tmp_path) as run:
+        trees = [run.session(s.record.id) for s in run.summaries()]
+        assert all(group.sealed and len(group.counted) == 2 for group in run.groups())
+    assert worker.tally.sessions == len(trees) == 6
+    assert worker.tally.samples == len(samples) == sum(len(tree.turns) for tree in trees) == 18
+    given = {tuple(s.input_ids[s.completion_mask > 0].tolist()) for s in samples}
+    recorded = {
+        tuple(t.tokens.response_ids.tolist()) for tree in trees for t in tree.turns if t.tokens
+    }
+    assert given == recorded
+
+
+def test_a_full_queue_holds_the_sessions_back(server: Server, tiny: Any, tmp_path: Path) -> None:
+    """With nobody taking samples the work stops; as soon as somebody does it goes on."""
+    with working(server, tiny, tmp_path, queue_maxsize=3) as worker:
+        until(lambda: worker.rollout_buffer.full())
+        last, still = -1, 0
+
+        def quiet() -> bool:
+            nonlocal last, still
+            still = still + 1 if server.tokens == last and not server.running else 0
+            last = server.tokens
+            return still > 100
+
+        until(quiet)
+        # Three samples wait and one is being put: two groups. The rest waits behind them, sealed.
+        assert worker.tally.groups == 2
+        worker.check_health(60)
+        before = server.tokens
+        for _ in range(30):
+            worker.rollout_buffer.get(timeout=30)
+        assert server.tokens > before
+
+
+def test_an_update_without_notice_leaves_a_range(server: Server, tiny: Any, tmp_path: Path) -> None:
+    """A worker that isn't told of updates says that its tokens can be one version newer."""
+    with working(server, tiny, tmp_path, watched=False) as worker:
+        worker.rollout_buffer.get(timeout=30)
+    with Run(tmp_path) as run:
+        tree = run.session(next(iter(run.summaries())).record.id)
+    assert {
+        (s.version_low, s.version_high) for t in tree.turns if t.tokens for s in t.tokens.segments
+    } == {(1, 2)}
+
+
+def test_an_update_in_the_middle_of_a_session(server: Server, tiny: Any, tmp_path: Path) -> None:
+    """A session that an update meets keeps its oldest version on all of its samples."""
+    with working(server, tiny, tmp_path, concurrency=1, samples=1, deriver=ByTurn()) as worker:
+        clock = worker.versions
+        until(lambda: len(server.bodies) == 2)
+        clock.begin_update()
+        worker.update_model_version(2)
+        samples = [worker.rollout_buffer.get(timeout=30) for _ in range(6)]
+    assert [s.model_version for s in samples[:3]] == [1, 1, 1]
+    assert [s.model_version for s in samples[3:]] == [2, 2, 2]
+    with Run(tmp_path) as run:
+        first = run.session(sorted(run.summaries(), key=lambda s: s.record.created_at)[0].record.id)
+    assert first.turns[0].tokens.version_high.max() == 1  # type: ignore[union-attr]
+    assert first.turns[2].tokens.version_low.min() == 2  # type: ignore[union-attr]
+
+
+def test_sessions_beyond_the_bound_leave_their_group(
+    server: Server, tiny: Any, tmp_path: Path
+) -> None:
+    """What is too old when its group is sealed gives no samples, and is named."""
+    with working(server, tiny, tmp_path, concurrency=1, samples=1, max_staleness=0) as worker:
+        until(lambda: len(server.bodies) == 2)
+        worker.update_model_version(2)
+        sample = worker.rollout_buffer.get(timeout=30)
+        assert sample.model_version == 2
+        assert worker.tally.left == Counter({"stale": 1})
+
+
+@contextmanager
+def playing(engine: FakeEngine, store: Any, **options: Any) -> Iterator[RolloutWorker]:
+    """Run a worker over an engine without a model."""
+    settings: dict[str, Any] = {"samples": 1, "concurrency": 1, "given": iter(tasks(2)), **options}
+    given, spec = settings.pop("given"), settings.pop("spec", SPEC)
+    worker = RolloutWorker(spec, given, engine, engine.renderer, store, **settings)
+    worker.update_model_version(1)
+    worker.start()
+    try:
+        yield worker
+    finally:
+        worker.stop()
+
+
+def test_an_update_in_the_middle_of_a_turn(tmp_path: Path) -> None:
+    """The boundary is recorded to the token; the session's samples have the older version."""
+    engine = FakeEngine([said("long"), said("long"), said("long")], version=1)
+    engine.update_weights(after_tokens=2, call=1)
+    with playing(engine, tmp_path, deriver=ByTurn()) as worker:
+        assert "no more tasks" in failure(worker)
+        samples = [worker.rollout_buffer.get_nowait() for _ in range(6)]
+    with Run(tmp_path) as run:
+        trees = [run.session(s.record.id) for s in run.summaries()]
+    ranges = [[s[:3] for s in turn.tokens.segments] for turn in trees[0].turns if turn.tokens]
+    assert ranges == [[(5, 1, 1)], [(2, 1, 1), (3, 2, 2)], [(5, 2, 2)]]
+    assert [s.model_version for s in samples] == [1, 1, 1, 2, 2, 2]
+
+
+def test_a_failing_tool_leaves_the_group(tmp_path: Path) -> None:
+    """Sessions whose environment broke give no samples; the others' samples are all there."""
+    spec = EnvSpec(id="test/words", config={"fail": "tool"})
+
+    def script(call: FakeCall) -> Any:
+        return calls("note", text="a") if call.session.endswith("-0") else said("long")
+
+    engine = FakeEngine(script, version=1)
+    with playing(engine, tmp_path, spec=spec, samples=3, concurrency=3) as worker:
+        assert "no more tasks" in failure(worker)
+        assert worker.rollout_buffer.qsize() == worker.tally.samples == 4
+    assert worker.tally.left == Counter({"failed:env": 2})
+    assert worker.tally.sessions == 4
+
+
+def test_a_paused_server_costs_the_agents_nothing(
+    server: Server, tiny: Any, tmp_path: Path
+) -> None:
+    """An update that takes longer than a turn may take ends no session."""
+    budgets = Budgets(turns=3, seconds_per_turn=0.4)
+    with working(server, tiny, tmp_path, budgets=budgets) as worker:
+        transfer = Transfer(server)
+        trainer = type("T", (), {"args": worker, "weight_transfer": transfer})()
+        worker.attach(trainer)
+        until(lambda: server.running > 0)
+        trainer.weight_transfer.pause()
+        time.sleep(0.8)  # twice the turn's budget
+        trainer.weight_transfer.send_weights(iter(()))
+        trainer.weight_transfer.resume()
+        worker.update_model_version(2)
+        assert server.version == 1
+        for _ in range(6):
+            worker.rollout_buffer.get(timeout=30)
+    with Run(tmp_path) as run:
+        statuses = Counter(str(s.attempts[0].status) for s in run.summaries())
+    assert statuses.keys() <= {"truncated:turns", "cancelled"}
+
+
+def test_a_hung_environment_ends_by_its_deadline(server: Server, tiny: Any, tmp_path: Path) -> None:
+    """Sessions whose environment never answers are cut, scored and handed over."""
+    spec = EnvSpec(id="test/words", config={"hang": True})
+    with working(
+        server, tiny, tmp_path, spec=spec, budgets=Budgets(seconds_per_turn=0.2)
+    ) as worker:
+        sample = worker.rollout_buffer.get(timeout=30)
+        assert sample.completion_mask.sum() > 0
+    with Run(tmp_path) as run:
+        assert "truncated:seconds_per_turn" in {str(s.attempts[0].status) for s in run.summaries()}
+
+
+def test_stopping_while_the_server_hangs(server: Server, tiny: Any, tmp_path: Path) -> None:
+    """Stop ends sessions in the middle of a call at once; they are recorded as cancelled."""
+    server.hang = True
+    with working(server, tiny, tmp_path) as worker:
+        until(lambda: server.running == 2)
+        begun = time.monotonic()
+        worker.stop()
+        assert time.monotonic() - begun < 10
+        with pytest.raises(RolloutFailed, match="does not run"):
+            worker.check_health(1)
+        worker.stop()
+    with Run(tmp_path) as run:
+        assert {str(s.attempts[0].status) for s in run.summaries()} == {"cancelled"}
+
+
+def test_stopping_a_worker_that_waits_for_room(server: Server, tiny: Any, tmp_path: Path) -> None:
+    """A full queue does not keep a worker from stopping."""
+    with working(server, tiny, tmp_path, queue_maxsize=1) as worker:
+        until(lambda: worker.rollout_buffer.full())
+
+
+def test_a_server_that_comes_back(server: Server, tiny: Any, tmp_path: Path) -> None:
+    """While the server is away sessions fail and leave their groups; afterwards others count."""
+    server.refuse = 8
+    with working(server, tiny, tmp_path) as worker:
+        worker.rollout_buffer.get(timeout=30)
+        assert 1 <= worker.tally.left["failed:policy"] <= 4
+        worker.check_health(60)
+
+
+def test_a_server_that_stays_away(server: Server, tiny: Any, tmp_path: Path) -> None:
+    """If every session fails, the trainer is told why instead of waiting for ever."""
+    server.refuse = 10**9
+    with working(server, tiny, tmp_path) as worker:
+        text = failure(worker)
+    assert "failed:policy" in text
+    assert "groups gave none" in text
+
+
+def test_a_deriver_of_rewards_is_refused(server: Server, tiny: Any, tmp_path: Path) -> None:
+    """Rewards are not advantages: the worker says so at its first group."""
+    with working(server, tiny, tmp_path, deriver=OutcomeReward()) as worker:
+        assert "needs advantages" in failure(worker)
+
+
+def test_a_store_with_sessions_is_refused(server: Server, tiny: Any, tmp_path: Path) -> None:
+    """Versions begin anew with each process: two processes never share a run."""
+    with working(server, tiny, tmp_path) as worker:
+        worker.rollout_buffer.get(timeout=30)
+    with working(server, tiny, tmp_path) as worker:
+        assert "directory of its own" in failure(worker)
+
+
+def test_an_open_store_stays_open(server: Server, tiny: Any, tmp_path: Path) -> None:
+    """A store that was given belongs to the giver."""
+    with Store(tmp_path) as store:
+        with working(server, tiny, store) as worker:
+            worker.rollout_buffer.get(timeout=30)
+        store.put_task(Task(id="later")).wait()
+
+
+def test_flat_groups_can_be_left_out(server: Server, tiny: Any, tmp_path: Path) -> None:
+    """Groups without a difference train nothing; they are counted, not sent."""
+    settings = {"samples": 1, "skip_flat": True}
+    with working(server, tiny, tmp_path, given=iter(tasks(2)), **settings) as worker:
+        failure(worker)
+        assert worker.tally.dropped == Counter({"flat group": 2})
+        assert worker.rollout_buffer.qsize() == 0
+
+
+def test_metrics_have_the_form_that_the_trainer_reduces(
+    server: Server, tiny: Any, tmp_path: Path
+) -> None:
+    """Rates are pairs, counters and gauges numbers; the mean reward is that of sessions."""
+    with working(server, tiny, tmp_path, given=iter(tasks(2))) as worker:
+        failure(worker)
+        found = [worker.metrics_queue.get_nowait() for _ in range(2)]
+    with Run(tmp_path) as run:
+        scores = [s.attempts[0].outcome.score for s in run.summaries() if s.attempts[0].outcome]
+    sums = [metrics["reward"] for metrics in found]
+    assert sum(a for a, _ in sums) == pytest.approx(sum(scores))
+    assert sum(n for _, n in sums) == len(scores) == 4
+    assert all(isinstance(v, float | tuple) for metrics in found for v in metrics.values())
+
+
+class _Sample:
+    def __init__(self, version: int) -> None:
+        self.model_version = version
+
+
+def test_a_stale_session_is_dropped_whole() -> None:
+    """A session that aged in the queue loses all of its samples, one that was begun none here."""
+    version, freed = 5, []
+    buffer = SampleBuffer(0, lambda: version, 2, lambda: freed.append(1))
+    for name, sampled in (("a", 3), ("a", 3), ("b", 3), ("b", 3), ("c", 5)):
+        buffer.put((name, _Sample(sampled)))
+    assert buffer.get().model_version == 3
+    version = 6
+    assert buffer.get().model_version == 3  # begun in time: the trainer decides
+    assert buffer.qsize() == 1
+    assert buffer.get().model_version == 5
+    assert (buffer.taken, buffer.stale, buffer.cut) == (3, 2, 1)
+    assert len(freed) == 4  # three were taken, and b went
+
+
+def test_attach_compares_settings(server: Server, tiny: Any, tmp_path: Path) -> None:
+    """A trainer with another temperature would divide by the wrong number."""
+    args = cpu.config(tmp_path, temperature=0.8)
+    args.vllm_server_base_url = server.url
+    made = RolloutWorker.for_vllm(
+        args,
+        SPEC,
+        tasks(1),
+        model="tiny",
+        tokenizer=tiny.tokenizer,
+        store=tmp_path,
+        temperature=1.0,
+    )
+    trainer = type("T", (), {"args": args, "weight_transfer": None})()
+    with pytest.raises(InvalidInput, match="temperature"):
+        made.attach(trainer)
+
+
+@pytest.mark.parametrize("bad", [{"top_p": 0.9}, {"top_k": 20}, {"repetition_penalty": 1.1}])
+def test_a_cut_distribution_is_refused(tiny: Any, tmp_path: Path, bad: dict[str, float]) -> None:
+    """Log-probs of a cut distribution are not those that the trainer computes."""
+    args = cpu.config(tmp_path, **bad)
+    with pytest.raises(InvalidInput, match=next(iter(bad))):
+        RolloutWorker.for_vllm(
+            args, SPEC, tasks(1), model="tiny", tokenizer=tiny.tokenizer, store=tmp_path
+        )
+
+
+def test_raw_logprobs_are_refused(tiny: Any, tmp_path: Path) -> None:
+    """Raw log-probs fit only at temperature 1."""
+    engine = VLLMEngine("http://127.0.0.1:9", "tiny", logprob_mode="raw")
+    renderer = TemplateRenderer(tiny.tokenizer)
+    with pytest.raises(InvalidInput, match="processed_logprobs"):
+        RolloutWorker(SPEC, tasks(1), engine, renderer, tmp_path, temperature=0.7)
+    RolloutWorker(SPEC, tasks(1), engine, renderer, tmp_path)
