@@ -114,8 +114,7 @@ class Request:
 
     async def ended(self) -> Report | None:
         """Wait for the report; None if the shell died without one, or it makes no sense."""
-        await asyncio.wait({self._done})
-        return self._done.result()
+        return await asyncio.shield(self._done)
 
     def finish(self) -> None:
         """Leave the channels; what comes later is not this command's."""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import posixpath
-import time
 from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from trajgym.envs.sandbox._aio import see_through
 from trajgym.envs.sandbox._base import MIB, CommandResult, Sandbox, SandboxSpec
-from trajgym.envs.sandbox._errors import SandboxDied, SandboxError, SandboxFileError
+from trajgym.envs.sandbox._disk import DiskWatch
+from trajgym.envs.sandbox._errors import SandboxDied, SandboxFileError
 from trajgym.envs.sandbox._protocol import is_name
 from trajgym.envs.sandbox._shell import Shell, ShellPort, ShellState
 from trajgym.envs.sandbox._trees import (
@@ -35,8 +34,6 @@ __all__ = ["HOME", "CommandSandbox", "check_spec", "close_all", "command_env", "
 
 HOME = "/home/agent"
 FILE_SECONDS = 60.0
-DISK_SECONDS = 0.5
-DISK_SLACK = 1 << 20
 TREE_SECONDS = 300.0
 ARGUMENT_LIMIT = 128 * 1024 - 1
 """Linux takes no longer single argument or variable."""
@@ -135,28 +132,13 @@ class CommandSandbox(Sandbox):
     async def _disk_use(self) -> int:
         """Bytes that the sandbox's files take."""
 
-    async def watch_disk(self, kill: Callable[[], Awaitable[None]], note: list[str]) -> None:
-        """Kill a command when the sandbox's files outgrow their limit; ``note`` tells it then.
+    def watch_disk(self, kill: Callable[[], Awaitable[None]]) -> DiskWatch:
+        """Begin to watch a command; it is killed when the sandbox's files outgrow their limit."""
+        return DiskWatch(self._measure_disk, kill, self.spec.limits.disk, self._disk_used)
 
-        Where they did so before, the command may still remove some: only growth is punished then.
-        """
-        limit = self.spec.limits.disk
-        allowed = max(limit, self._disk_used + DISK_SLACK)
-        pause = DISK_SECONDS
-        with contextlib.suppress(SandboxError):  # the command itself will hear of it
-            while True:
-                await asyncio.sleep(pause)
-                begun = time.monotonic()
-                self._disk_used = await self._disk_use()
-                if self._disk_used > allowed:
-                    note.append(
-                        f"\ntrajgym: killed: the sandbox's files take {self._disk_used} bytes, "
-                        f"more than its disk limit of {limit}\n"
-                    )
-                    await kill()
-                    return
-                # Looking through many files must not become the main load.
-                pause = max(DISK_SECONDS, 10 * (time.monotonic() - begun))
+    async def _measure_disk(self) -> int:
+        self._disk_used = await self._disk_use()
+        return self._disk_used
 
     @abstractmethod
     async def _copies(self, count: int, timeout: float) -> list[Self]:

@@ -114,8 +114,7 @@ class DockerSandbox(CommandSandbox):
     async def _finish(
         self, host: Host, request: Request, mark: str, timeout: float, restarts: int
     ) -> CommandResult:
-        note: list[str] = []
-        watch = asyncio.create_task(self.watch_disk(partial(self.kill_marked, mark), note))
+        watch = self.watch_disk(partial(self.kill_marked, mark))
         try:
             async with asyncio.timeout(timeout):
                 report = await request.ended()
@@ -128,7 +127,7 @@ class DockerSandbox(CommandSandbox):
             raise
         finally:
             request.finish()
-            watch.cancel()
+            watch.stop()
         if self._closed:
             host.close()
             raise SandboxDied(f"sandbox {self.id} was closed while a command ran")
@@ -141,7 +140,7 @@ class DockerSandbox(CommandSandbox):
             self.hosts.retire(host)
             self.hosts.warm()
         oom = report.oom_kills > 0
-        return request.result(report.status, oom_killed=oom, note="".join(note))
+        return request.result(report.status, oom_killed=oom, note=watch.note)
 
     async def _stop(self, host: Host, request: Request, mark: str) -> None:
         """Kill a command; its shell stays if it says that the command is over."""

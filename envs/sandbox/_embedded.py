@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trajgym.envs.sandbox._aio import see_through
+from trajgym.envs.sandbox._aio import Gate, see_through
 from trajgym.envs.sandbox._base import SandboxProvider, SandboxSpec, Snapshot
 from trajgym.envs.sandbox._cgroups import ControlGroup, ControlGroups
 from trajgym.envs.sandbox._command import check_spec
@@ -69,6 +69,7 @@ class EmbeddedProvider(SandboxProvider):
         self._open: dict[str, EmbeddedSandbox] = {}
         self._snapshots: set[str] = set()
         self._closed = False
+        self._gate = Gate()
 
     @property
     def tool(self) -> str:
@@ -180,6 +181,18 @@ class EmbeddedProvider(SandboxProvider):
     ) -> EmbeddedSandbox:
         check_spec(spec)
         await self.check()
+        async with self._gate.passing():
+            if self._closed:
+                raise SandboxUnavailable("this provider is closed; make another one")
+            return await self._launch_now(spec, timeout, source, names)
+
+    async def _launch_now(
+        self,
+        spec: SandboxSpec,
+        timeout: float,
+        source: Path | None,
+        names: Sequence[str] | None,
+    ) -> EmbeddedSandbox:
         assert self._tool is not None
         user = self._user(spec, self._tool)
         folder = self.new_folder("sandbox")
@@ -274,7 +287,8 @@ class EmbeddedProvider(SandboxProvider):
         await see_through(self._close())
 
     async def _close(self) -> None:
-        await asyncio.gather(*(sandbox.close() for sandbox in list(self._open.values())))
+        async with self._gate.shut():  # starts that have begun end by themselves
+            await asyncio.gather(*(sandbox.close() for sandbox in list(self._open.values())))
         for name in list(self._snapshots):
             await asyncio.to_thread(self._discard, self.root / name)
         self.mounts.close()

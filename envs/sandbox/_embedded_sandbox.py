@@ -98,25 +98,24 @@ class EmbeddedSandbox(CommandSandbox):
         command.begin(words, cwd, env, stdin, end)
         if self._closed:
             channel.kill()
-        note: list[str] = []
 
         async def kill() -> None:
             channel.kill()
 
-        watch = asyncio.create_task(self.watch_disk(kill, note))
+        watch = self.watch_disk(kill)
         try:
             async with asyncio.timeout(timeout):
                 await command.ended()
         except TimeoutError:
             command.timed_out = True
         finally:
-            watch.cancel()
+            watch.stop()
             await see_through(_kill(channel))
             self._running.discard(channel)
         if self._closed:
             raise SandboxDied(f"sandbox {self.id} was closed while a command ran")
         self._make_spare()
-        return command.result(oom=self._group.oom_kills() > kills, note="".join(note))
+        return command.result(oom=self._group.oom_kills() > kills, note=watch.note)
 
     async def _take_spare(self) -> tuple[ProcessChannel, str]:
         """Return namespaces with a shell that waits for its one request."""
@@ -140,6 +139,7 @@ class EmbeddedSandbox(CommandSandbox):
     def _make_spare(self) -> None:
         if self._spare is None and not self._closed and not self._gate.locked():
             self._spare = asyncio.create_task(self._open_spare())
+            self._spare.add_done_callback(_seen)
 
     async def _open_spare(self) -> tuple[ProcessChannel, str]:
         end = secrets.token_hex(16)
@@ -269,6 +269,12 @@ async def _kill(channel: ProcessChannel) -> None:
     channel.kill()
     await asyncio.wait({channel.ended}, timeout=KILL_SECONDS)
     channel.close()
+
+
+def _seen(spare: asyncio.Task[tuple[ProcessChannel, str]]) -> None:
+    """Whoever takes a spare hears why there is none; if nobody does, it is no news."""
+    if not spare.cancelled():
+        spare.exception()
 
 
 def _kill_spare(spare: asyncio.Task[tuple[ProcessChannel, str]]) -> None:

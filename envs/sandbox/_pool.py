@@ -37,6 +37,7 @@ class _Kind:
     used: float = 0.0
     starting: int = 0
     not_before: float = 0.0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class WarmPool(SandboxProvider):
@@ -99,11 +100,17 @@ class WarmPool(SandboxProvider):
             SandboxError: they can't be started.
         """
         kind = self._kind(spec)
-        missing = min(count, self._idle) - len(kind.idle) - kind.starting
-        starts = [self._start(kind) for _ in range(missing)]
-        for error in await asyncio.gather(*starts, return_exceptions=True):
-            if error is not None:
-                raise error
+        while not self._closed:
+            missing = min(count, self._idle) - len(kind.idle)
+            if missing <= 0:
+                return
+            starts = [self._start(kind) for _ in range(missing - kind.starting)]
+            if not starts:
+                kind.changed.clear()
+                await kind.changed.wait()
+            for error in await asyncio.gather(*starts, return_exceptions=True):
+                if error is not None:
+                    raise error
 
     async def start(self, spec: SandboxSpec, *, timeout: float = START_SECONDS) -> Sandbox:
         """See :meth:`SandboxProvider.start`; a ready sandbox is handed out if there is one."""
@@ -166,11 +173,11 @@ class WarmPool(SandboxProvider):
                     return
                 made = await self.inner.start(kind.spec, timeout=START_SECONDS)
             await made.settle()
+            if made.alive:  # else the pool was closed meanwhile
+                kind.idle.append(made)
         finally:
             kind.starting -= 1
-        kind.idle.append(made)
-        if not made.alive:  # the pool was closed meanwhile
-            kind.idle.remove(made)
+            kind.changed.set()
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)

@@ -37,28 +37,25 @@ STDIN_LIMIT = 1 << 15
 # Output goes to 7 and 8, so that a shell whose own stdout was closed can still report.
 BOOTSTRAP = r"""
 exec 7>&1 8>&2
-_tg_watch() {
-    _tg_kills=0
-    for _tg_file in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
-        [ -r "$_tg_file" ] || continue
-        while IFS=' ' read -r _tg_name _tg_value; do
-            if [ "$_tg_name" = oom_kill ]; then _tg_kills=$_tg_value; fi
-        done <"$_tg_file"
-    done
-    _tg_orphans=
-    read -r _tg_orphans </proc/1/task/1/children || :
-}
+_tg_events=/dev/null
+for _tg_file in /sys/fs/cgroup/memory/memory.oom_control /sys/fs/cgroup/memory.events; do
+    if [ -r "$_tg_file" ]; then _tg_events=$_tg_file; fi
+done
 _tg_begin() {
-    _tg_watch
-    _tg_kills0=$_tg_kills _tg_orphans0=$_tg_orphans
+    _tg_kills=0
+    while IFS=' ' read -r _tg_name _tg_value; do
+        if [ "$_tg_name" = oom_kill ]; then _tg_kills=$_tg_value; fi
+    done <"$_tg_events"
 }
 _tg_end() {
-    _tg_watch
-    _tg_own=
+    _tg_kills0=$_tg_kills _tg_before=$_tg_orphans _tg_orphans='' _tg_own=''
+    _tg_begin
+    read -r _tg_orphans </proc/1/task/1/children || :
     read -r _tg_own </proc/$$/task/$$/children || :
     echo "$2$3" >&7
-    echo "$2$3 $1;$((_tg_kills - _tg_kills0));$$;$_tg_orphans0;$_tg_orphans;$_tg_own;$PWD" >&8
+    echo "$2$3 $1;$((_tg_kills - _tg_kills0));$$;$_tg_before;$_tg_orphans;$_tg_own;$PWD" >&8
 }
+read -r _tg_orphans </proc/1/task/1/children || :
 """
 
 FEED = (

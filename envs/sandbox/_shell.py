@@ -183,12 +183,12 @@ class Shell:
         mark = f"{self._mark}{self._count}."
         request = Request(port.channel, outputs, self._sandbox.spec.limits.output)
         port.channel.send(script_text(command, mark, stdin, request.key))
-        late, notes = LateOutput(), list[str]()
+        late = LateOutput()
 
         async def kill() -> None:
             await self._stop(port, request, mark)
 
-        watch = asyncio.create_task(self._sandbox.watch_disk(kill, notes))
+        watch = self._sandbox.watch_disk(kill)
         try:
             async with asyncio.timeout(timeout):
                 report = await request.ended()
@@ -200,14 +200,14 @@ class Shell:
                 await see_through(self._stop(port, request, mark))
             raise
         finally:
-            watch.cancel()
+            watch.stop()
             request.finish()
             outputs.sink = late
         if report is None:
-            return await self._ended(port, request)
+            return await self._ended(port, request, watch.note)
         self._settle(report, late)
         oom = report.oom_kills > 0
-        return request.result(report.status, oom_killed=oom, note="".join(notes))
+        return request.result(report.status, oom_killed=oom, note=watch.note)
 
     def _settle(self, report: Report, late: LateOutput | None) -> None:
         self.cwd = report.cwd or self.cwd
@@ -230,10 +230,10 @@ class Shell:
         await port.kill()
         return self._lose("was busy itself and was killed")
 
-    async def _ended(self, port: ShellPort, request: Request) -> CommandResult:
+    async def _ended(self, port: ShellPort, request: Request, note: str) -> CommandResult:
         code = await port.exit_code()
         await port.kill()
-        return request.result(code, note=self._lose("has ended"))
+        return request.result(code, note=note + self._lose("has ended"))
 
     def _lose(self, why: str) -> str:
         self._port = self._outputs = None
