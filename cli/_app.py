@@ -10,6 +10,7 @@ from typing import Annotated, Any, Optional
 import typer
 from rich.console import Console
 
+from trajgym.cli import _sandboxes
 from trajgym.cli._kinds import SandboxKind
 from trajgym.cli._search import search_app
 from trajgym.cli._swe import swe
@@ -24,6 +25,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(_sandboxes.app, name="sandboxes")
 
 app.add_typer(swe)
 app.add_typer(search_app, name="search")

@@ -9,8 +9,11 @@ from trajgym.envs.sandbox._base import (
     Snapshot,
 )
 from trajgym.envs.sandbox._check import PROMISES, CheckReport, check_sandbox
-from trajgym.envs.sandbox._docker import DockerProvider, DockerSandbox
-from trajgym.envs.sandbox._embedded import EmbeddedProvider, EmbeddedSandbox
+from trajgym.envs.sandbox._docker import DockerProvider
+from trajgym.envs.sandbox._docker_sandbox import DockerSandbox
+from trajgym.envs.sandbox._doctor import Finding, clean_sandboxes, examine_sandboxes
+from trajgym.envs.sandbox._embedded import EmbeddedProvider
+from trajgym.envs.sandbox._embedded_sandbox import EmbeddedSandbox
 from trajgym.envs.sandbox._errors import (
     ImageNotFound,
     SandboxDied,
@@ -26,6 +29,10 @@ from trajgym.envs.sandbox._find import (
     find_provider,
     shared_provider,
 )
+from trajgym.envs.sandbox._pool import WarmPool
+from trajgym.envs.sandbox._processes import Process
+from trajgym.envs.sandbox._shell import Shell
+from trajgym.envs.sandbox._trees import FileEntry
 
 __all__ = [
     "PROMISES",
@@ -35,8 +42,11 @@ __all__ = [
     "DockerSandbox",
     "EmbeddedProvider",
     "EmbeddedSandbox",
+    "FileEntry",
+    "Finding",
     "ImageNotFound",
     "Limits",
+    "Process",
     "ProviderName",
     "Sandbox",
     "SandboxDied",
@@ -46,10 +56,14 @@ __all__ = [
     "SandboxSpec",
     "SandboxStartFailed",
     "SandboxUnavailable",
+    "Shell",
     "Snapshot",
     "SnapshotFailed",
+    "WarmPool",
     "check_sandbox",
+    "clean_sandboxes",
     "close_shared_providers",
+    "examine_sandboxes",
     "find_provider",
     "shared_provider",
 ]

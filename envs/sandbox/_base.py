@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from trajgym.envs.sandbox._shell import Shell
+    from trajgym.envs.sandbox._trees import FileEntry
+
 __all__ = [
     "CommandResult",
     "Limits",
@@ -57,6 +60,9 @@ class SandboxSpec:
         env: environment variables of every command.
         user: ``uid:gid`` of commands; None is the provider's unprivileged default.
         network: whether the outside can be reached. Off unless a task needs it.
+        readonly_root: whether only ``workdir``, the home directory and ``/tmp`` can be written.
+            In Docker these then lie in memory, count as such, and can't be forked or kept; the
+            embedded sandbox's root is never writable.
         limits: see :class:`Limits`.
         labels: put on everything the provider creates, to find it again (run, session).
     """
@@ -68,6 +74,7 @@ class SandboxSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     user: str | None = None
     network: bool = False
+    readonly_root: bool = False
     limits: Limits = Limits()
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -111,6 +118,42 @@ class Sandbox(ABC):
 
     id: str
     spec: SandboxSpec
+    shells: dict[str, Shell]
+    """Shells that were opened, by name."""
+    lost: tuple[str, ...]
+    """What a fork did not take along, in words; empty for a sandbox that is no fork."""
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool:
+        """False once it was closed, or is known to be gone; asks nobody."""
+
+    @abstractmethod
+    async def settle(self) -> None:
+        """Wait until the first command will find everything ready."""
+
+    @abstractmethod
+    async def shell(
+        self,
+        name: str = "",
+        *,
+        program: str = "/bin/sh",
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Shell:
+        """Open a shell that keeps directory, variables and background processes.
+
+        Args:
+            name: to find it in a fork; numbered by default.
+            program: any POSIX shell that is there inside.
+            cwd: where it begins; the spec's ``workdir`` if None.
+            env: variables added to the spec's.
+
+        Raises:
+            InvalidInput: a shell of this name is open, or a variable has no proper name.
+            SandboxError: there is no such program inside.
+            SandboxDied: the sandbox is gone.
+        """
 
     @abstractmethod
     async def run(
@@ -156,6 +199,39 @@ class Sandbox(ABC):
         """
 
     @abstractmethod
+    async def list_files(self, path: str = ".") -> list[FileEntry]:
+        """List a directory inside, sorted by name, without what lies below.
+
+        Raises:
+            SandboxFileError: missing, not a directory, or too many entries.
+            SandboxDied: the sandbox is gone.
+        """
+
+    @abstractmethod
+    async def upload(self, source: Path, path: str, *, limit: int = 256 * MIB) -> None:
+        """Copy a directory of the host into the sandbox, as the sandbox's user.
+
+        Files that are there stay unless the copy brings the same names. Links stay links, and are
+        followed inside only. Needs ``tar`` inside.
+
+        Raises:
+            SandboxFileError: not a directory, larger than ``limit`` bytes, or not permitted.
+            SandboxDied: the sandbox is gone.
+        """
+
+    @abstractmethod
+    async def download(self, path: str, target: Path, *, limit: int = 256 * MIB) -> list[str]:
+        """Copy a directory inside to a new directory on the host. Needs ``tar`` inside.
+
+        Returns:
+            What was left out, as ``path: reason``: links that lead out of it, devices, sockets.
+
+        Raises:
+            SandboxFileError: missing, larger than ``limit`` bytes, or ``target`` is there already.
+            SandboxDied: the sandbox is gone.
+        """
+
+    @abstractmethod
     async def snapshot(self) -> Snapshot:
         """Keep the file state of this moment; see :meth:`SandboxProvider.restore`.
 
@@ -163,6 +239,28 @@ class Sandbox(ABC):
             SnapshotFailed: the state could not be kept.
             SandboxDied: the sandbox is gone.
         """
+
+    @abstractmethod
+    async def forks(self, count: int, *, timeout: float = 120.0) -> list[Self]:
+        """Make independent copies of this sandbox as it is now.
+
+        Files come along, and every shell with its directory and environment, by its name in
+        ``shells``. Processes, ``/dev/shm`` and shell variables that are not exported don't:
+        :attr:`lost` of the copy names what there was. This sandbox goes on untouched.
+
+        Args:
+            count: how many; one look at the files serves all.
+            timeout: seconds until all have to be there.
+
+        Raises:
+            SnapshotFailed: the files could not be copied, whole, as they were.
+            SandboxStartFailed: a copy did not come up; none is left then.
+            SandboxDied: the sandbox is gone.
+        """
+
+    async def fork(self, *, timeout: float = 120.0) -> Self:
+        """Make one copy; see :meth:`forks`."""
+        return (await self.forks(1, timeout=timeout))[0]
 
     @abstractmethod
     async def close(self) -> None:

@@ -71,23 +71,23 @@ class MarkedCapture:
         self._pending = b""
         self._after: bytearray | None = None
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         """Take the next bytes; what follows the line behind the mark is ignored."""
         if self._after is not None:
             if len(self._after) < CHUNK:
                 self._after += data
             return
-        data = self._pending + data
-        at = data.find(self._mark)
+        seen = self._pending + data
+        at = seen.find(self._mark)
         if at >= 0:
-            self._capture.feed(data[:at])
-            self._after = bytearray(data[at + len(self._mark) :])
+            self._capture.feed(seen[:at])
+            self._after = bytearray(seen[at + len(self._mark) :])
             self._pending = b""
             return
         # The mark may be cut in two: hold back as much as could be its beginning.
         hold = len(self._mark) - 1
-        self._capture.feed(data[:-hold])
-        self._pending = data[-hold:]
+        self._capture.feed(seen[:-hold])
+        self._pending = seen[-hold:]
 
     @property
     def ending(self) -> bytes | None:

@@ -90,6 +90,31 @@ class ControlGroup:
                             return int(value)
         return 0
 
+    def stop(self) -> None:
+        """Let nothing in them run. Blocks for a moment."""
+        stopped: set[int] = set()
+        for _ in range(20):
+            found = self._processes() - stopped
+            if not found:
+                return
+            self._signal(found, signal.SIGSTOP)
+            stopped |= found
+
+    def resume(self) -> None:
+        """Let what was stopped go on."""
+        self._signal(self._processes(), signal.SIGCONT)
+
+    def _processes(self) -> set[int]:
+        for folder in self.folders[:1]:
+            with contextlib.suppress(OSError, ValueError):
+                return {int(pid) for pid in (folder / "cgroup.procs").read_text().split()}
+        return set()
+
+    def _signal(self, pids: set[int], number: int) -> None:
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+
     def remove(self) -> None:
         """Kill what is left in them and remove them. Blocks for up to a second."""
         for folder in self.folders:

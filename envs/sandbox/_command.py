@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import posixpath
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Self, TypeVar
 
+from trajgym.envs.sandbox._aio import see_through
 from trajgym.envs.sandbox._base import MIB, CommandResult, Sandbox, SandboxSpec
+from trajgym.envs.sandbox._disk import DiskWatch
 from trajgym.envs.sandbox._errors import SandboxDied, SandboxFileError
+from trajgym.envs.sandbox._protocol import is_name
+from trajgym.envs.sandbox._shell import Shell, ShellPort, ShellState
+from trajgym.envs.sandbox._trees import (
+    LIST_FILES,
+    PACK,
+    UNPACK,
+    FileEntry,
+    pack,
+    read_listing,
+    unpack,
+)
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from pathlib import Path
 
-__all__ = ["HOME", "CommandSandbox", "check_spec", "command_env"]
+__all__ = ["HOME", "CommandSandbox", "check_spec", "close_all", "command_env", "gather_or_close"]
 
 HOME = "/home/agent"
 FILE_SECONDS = 60.0
+TREE_SECONDS = 300.0
 ARGUMENT_LIMIT = 128 * 1024 - 1
 """Linux takes no longer single argument or variable."""
 
@@ -33,6 +50,7 @@ if [ -d "$1" ]; then exit 63; fi
 if [ -e "$1" ] && [ ! -f "$1" ]; then exit 62; fi
 mkdir -p -- "${1%/*}/" && cat >"$1" && chmod -- "$2" "$1"
 """
+TREE_ERRORS = {61: "there is no such directory", 64: "it is not a directory"}
 WRITE_ERRORS = {62: "it is not a regular file", 63: "it is a directory"}
 
 
@@ -62,6 +80,9 @@ def check_spec(spec: SandboxSpec) -> None:
             raise InvalidInput(
                 f"sandbox path {path!r} must be absolute, normal and below the root, like /work"
             )
+    for key in spec.env:
+        if not is_name(key):
+            raise InvalidInput(f"sandbox variable {key!r}: use letters, digits and _")
     limits = spec.limits
     for name in ("memory", "cpus", "pids", "disk", "output"):
         if getattr(limits, name) <= 0:
@@ -88,6 +109,9 @@ def _refusal(words: Sequence[str], env: Mapping[str, str]) -> str:
     longest = max(len(text.encode(errors="replace")) for text in texts)
     if longest > ARGUMENT_LIMIT or sum(len(text) for text in texts) > 8 * ARGUMENT_LIMIT:
         return f"the command is too long ({longest} bytes): write a file and run that"
+    for key in env:
+        if not is_name(key):
+            return f"{key!r} is not a name of a variable"
     return ""
 
 
@@ -98,6 +122,93 @@ class CommandSandbox(Sandbox):
     """
 
     _closed = False
+
+    def __init__(self) -> None:
+        self.shells: dict[str, Shell] = {}
+        self.lost: tuple[str, ...] = ()
+        self._disk_used = 0
+
+    @abstractmethod
+    async def _disk_use(self) -> int:
+        """Bytes that the sandbox's files take."""
+
+    def watch_disk(self, kill: Callable[[], Awaitable[None]]) -> DiskWatch:
+        """Begin to watch a command; it is killed when the sandbox's files outgrow their limit."""
+        return DiskWatch(self._measure_disk, kill, self.spec.limits.disk, self._disk_used)
+
+    async def _measure_disk(self) -> int:
+        self._disk_used = await self._disk_use()
+        return self._disk_used
+
+    @abstractmethod
+    async def _copies(self, count: int, timeout: float) -> list[Self]:
+        """Start sandboxes with the files of this one."""
+
+    async def forks(self, count: int, *, timeout: float = 120.0) -> list[Self]:
+        """See :meth:`Sandbox.forks`."""
+        if count < 1:
+            raise InvalidInput(f"forks({count}): ask for at least one")
+        if self._closed:
+            raise SandboxDied(f"sandbox {self.id} is closed; start another one")
+        states = [await shell.state() for shell in self.shells.values()]
+        lost = [f"what runs in shell {name!r}" for name, s in self.shells.items() if s.busy]
+        lost += [f"the environment of busy shell {s.name!r}" for s in states if not s.exports]
+        copies = await self._copies(count, timeout)
+        try:
+            for copy in copies:
+                copy.lost = ("processes in the background", "what is in /dev/shm", *lost)
+            await asyncio.gather(*(copy.open_shells(states) for copy in copies))
+        except BaseException:
+            await see_through(close_all(copies))
+            raise
+        return copies
+
+    async def open_shells(self, states: Sequence[ShellState]) -> None:
+        """Open shells as they were elsewhere."""
+        for state in states:
+            opener = partial(self._open_port, state.program, {})
+            shell = Shell(state.name, state.program, state.cwd, self, opener)
+            self.shells[state.name] = shell
+            await shell.restore(state)
+
+    async def helper(
+        self, words: Sequence[str], *, stdin: bytes, limit: int, timeout: float
+    ) -> CommandResult:
+        """Run a command of ours, keeping more of its output than a command may have."""
+        return await self._checked(words, timeout, "/", {}, stdin, limit)
+
+    @abstractmethod
+    async def _open_port(self, program: str, env: Mapping[str, str]) -> ShellPort:
+        """Start a shell with these variables besides the spec's."""
+
+    async def shell(
+        self,
+        name: str = "",
+        *,
+        program: str = "/bin/sh",
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Shell:
+        """See :meth:`Sandbox.shell`."""
+        if self._closed:
+            raise SandboxDied(f"sandbox {self.id} is closed; start another one")
+        name = name or f"shell-{len(self.shells)}"
+        if name in self.shells:
+            raise InvalidInput(f"sandbox {self.id} has a shell {name!r} already: see .shells")
+        variables = dict(env or {})
+        if refusal := _refusal([program, cwd or ""], variables):
+            raise InvalidInput(f"shell {name!r}: {refusal}")
+        where = posixpath.join(self.spec.workdir, cwd or "")
+        opener = partial(self._open_port, program, variables)
+        made = Shell(name, program, where, self, opener)
+        self.shells[name] = made
+        try:
+            await made.run(":", timeout=FILE_SECONDS)
+        except BaseException:
+            self.shells.pop(name, None)
+            await made.close()
+            raise
+        return made
 
     @abstractmethod
     async def _execute(
@@ -170,6 +281,38 @@ class CommandSandbox(Sandbox):
         if not result.ok:
             raise _file_error("write", full, result, WRITE_ERRORS)
 
+    async def list_files(self, path: str = ".") -> list[FileEntry]:
+        """See :meth:`Sandbox.list_files`."""
+        full = self._file_path(path)
+        done = await self._script(LIST_FILES, [full], b"", 8 * MIB)
+        if not done.ok:
+            raise _file_error("list", full, done, TREE_ERRORS)
+        return read_listing(full, done)
+
+    async def upload(self, source: Path, path: str, *, limit: int = 256 * MIB) -> None:
+        """See :meth:`Sandbox.upload`."""
+        full = self._file_path(path)
+        data = await asyncio.to_thread(pack, source, limit)
+        done = await self._script(UNPACK, [full], data, 4096)
+        if not done.ok:
+            raise _file_error("write", full, done, {})
+
+    async def download(self, path: str, target: Path, *, limit: int = 256 * MIB) -> list[str]:
+        """See :meth:`Sandbox.download`."""
+        full = self._file_path(path)
+        done = await self._script(PACK, [full], b"", limit)
+        if not done.ok:
+            raise _file_error("read", full, done, TREE_ERRORS)
+        if done.dropped_stdout:
+            raise SandboxFileError(f"can't download {full}: it is larger than {limit} bytes")
+        return await asyncio.to_thread(unpack, done.stdout, target)
+
+    async def _script(
+        self, script: str, arguments: Sequence[str], stdin: bytes, limit: int
+    ) -> CommandResult:
+        words = ["/bin/sh", "-c", script, "sh", *arguments]
+        return await self._checked(words, TREE_SECONDS, "/", {}, stdin, limit)
+
     def _file_path(self, path: str) -> str:
         full = posixpath.join(self.spec.workdir, path)
         if not path or "\0" in path or len(full.encode(errors="replace")) > 4095:
@@ -186,3 +329,28 @@ def _file_error(
         said = result.stderr.decode(errors="replace").strip()
         reason = known.get(result.exit_code) or said or f"exit status {result.exit_code}"
     return SandboxFileError(f"can't {verb} {path}: {reason}")
+
+
+async def close_all(sandboxes: Sequence[Sandbox]) -> None:
+    """Close several at once."""
+    await asyncio.gather(*(sandbox.close() for sandbox in sandboxes))
+
+
+S = TypeVar("S", bound=Sandbox)
+
+
+async def gather_or_close(starts: Sequence[asyncio.Future[S]]) -> list[S]:
+    """Wait for all; if one fails or the caller is cancelled, those that came up are closed."""
+    try:
+        return list(await asyncio.gather(*starts))
+    except BaseException:
+        for start in starts:
+            start.cancel()
+        await see_through(_close_started(starts))
+        raise
+
+
+async def _close_started(starts: Sequence[asyncio.Future[S]]) -> None:
+    await asyncio.wait(starts)
+    done = [s for s in starts if not s.cancelled() and s.exception() is None]
+    await close_all([start.result() for start in done])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["KILL", "MARK"]
+from trajgym.envs.sandbox._protocol import MARK
 
-MARK = "TRAJGYM_COMMAND"
-"""Variable that marks every process of one command; the container's own carry `keep`."""
+__all__ = ["KILL"]
 
 # Pure sh, built-ins only: minimal images have no ps, and a fork bomb leaves no room to fork. Runs
 # as the command's own user without any privilege, since the image's shell may be the agent's work.
@@ -14,11 +13,11 @@ MARK = "TRAJGYM_COMMAND"
 # carries no mark at all and is an orphan (it cleared its environment and daemonised). The kernel
 # first stops all of this user's processes at once, so that nothing forks while the scan looks;
 # those of other commands go on afterwards. Two helpers must not run at once: they would stop each
-# other. Exit status 0: nothing is left.
+# other. A second argument is the pid of a process that is spared. Exit status 0: nothing is left.
 KILL = (
     r"""
 exec 2>/dev/null
-mark=$1
+mark=$1 spared=$2
 look() {  # state, parent and owner of process $1, and its mark: mine, other, none
     state= parent= owner= kind=none
     while read -r key value rest; do
@@ -60,7 +59,7 @@ scan() {
     pids=
     for d in /proc/[0-9]*; do
         pid=${d#/proc/}
-        case $pid in 1 | $$) continue ;; esac
+        case $pid in 1 | $$ | "$spared") continue ;; esac
         look "$pid"
         eval "k_$pid=$kind p_$pid=${parent:-0}"
         [ "$owner" = "$me" ] || continue

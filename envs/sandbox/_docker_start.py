@@ -11,14 +11,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from trajgym.envs.sandbox._command import HOME, command_env
-from trajgym.envs.sandbox._docker_engine import (
-    SLOW_SECONDS,
-    ContainerGone,
-    DockerEngine,
-    translated,
-)
-from trajgym.envs.sandbox._docker_kill import MARK
+from trajgym.envs.sandbox._docker_engine import SLOW_SECONDS, DockerEngine, translated
+from trajgym.envs.sandbox._docker_errors import ContainerGone
 from trajgym.envs.sandbox._errors import ImageNotFound, SandboxError, SandboxStartFailed
+from trajgym.envs.sandbox._protocol import MARK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,11 +67,13 @@ class Launch:
         """
         self._go_on()
         held = self._look_up_image()
+        if self.spec.readonly_root:
+            self._refuse_trees(held)
         client = self.engine.client()
         try:
             container: str = client.create_container(**self._arguments(client))["Id"]
             self._go_on()
-            if self.fresh:
+            if self.fresh and not self.spec.readonly_root:
                 self._fill(container, held)
                 self._go_on()
             client.start(container)
@@ -124,6 +122,9 @@ class Launch:
         from docker.types import Ulimit
 
         host = client.create_host_config(
+            runtime=self.engine.runtime,
+            read_only=self.spec.readonly_root,
+            tmpfs=self._scratch() if self.spec.readonly_root else None,
             init=True,
             network_mode="bridge" if self.spec.network else "none",
             cap_drop=["ALL"],
@@ -152,6 +153,22 @@ class Launch:
             "host_config": host,
             "healthcheck": {"test": ["NONE"]},
         }
+
+    def _refuse_trees(self, held: set[str]) -> None:
+        """Refuse trees where the root is read-only: the engine writes there for nobody."""
+        for path in {*self.spec.trees, *self.spec.readonly} - held:
+            raise SandboxStartFailed(
+                f"a read-only root can't take the tree {path}: build it into the image (label "
+                f"{HOLDS}), or upload it after the start"
+            )
+
+    def _scratch(self) -> dict[str, str]:
+        """What stays writable, in memory, where the root is not."""
+        uid, gid = user_of(self.spec).split(":")
+        plain = f"exec,nosuid,nodev,size={self.spec.limits.disk}"
+        own = f"{plain},mode=0755,uid={uid},gid={gid}"
+        scratch = {"/tmp": f"{plain},mode=1777", "/var/tmp": f"{plain},mode=1777"}  # noqa: S108
+        return {**scratch, HOME: own, self.spec.workdir: own}
 
     def _fill(self, container: str, held: set[str]) -> None:
         """Copy in the trees and the directories that the agent owns."""

@@ -8,257 +8,36 @@ import os
 import secrets
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trajgym.envs.sandbox._aio import see_through
-from trajgym.envs.sandbox._base import CommandResult, SandboxProvider, SandboxSpec, Snapshot
-from trajgym.envs.sandbox._capture import Capture
+from trajgym.envs.sandbox._aio import Gate, see_through
+from trajgym.envs.sandbox._base import SandboxProvider, SandboxSpec, Snapshot
 from trajgym.envs.sandbox._cgroups import ControlGroup, ControlGroups
-from trajgym.envs.sandbox._command import CommandSandbox, check_spec, command_env
-from trajgym.envs.sandbox._embedded_files import (
-    Files,
-    copy_folder,
-    disk_use,
-    remove_folder,
-)
-from trajgym.envs.sandbox._embedded_plan import (
-    SANDBOX_PATH,
-    Layout,
-    Tool,
-    describe,
-    find_tools,
-    inner_script,
-)
+from trajgym.envs.sandbox._command import check_spec
+from trajgym.envs.sandbox._embedded_files import Files, remove_folder
+from trajgym.envs.sandbox._embedded_layers import Layers, SandboxFiles
+from trajgym.envs.sandbox._embedded_plan import SHELL, Tool, describe, find_tools, limit_script
+from trajgym.envs.sandbox._embedded_sandbox import HOST_ENV, LAYERS, EmbeddedSandbox
 from trajgym.envs.sandbox._errors import (
-    SandboxDied,
     SandboxStartFailed,
     SandboxUnavailable,
     SnapshotFailed,
 )
+from trajgym.envs.sandbox._mounts import MountThread
 from trajgym.envs.sandbox._owner import is_dead, own_token
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-__all__ = ["EmbeddedProvider", "EmbeddedSandbox"]
+__all__ = ["EmbeddedProvider"]
 
-HOST_ENV = {"PATH": SANDBOX_PATH, "LANG": "C.UTF-8"}
-KILL_SECONDS = 10.0
 PROBE_SECONDS = 10.0
-WATCH_SECONDS = 0.5
-SLACK = 1 << 20
 FIX = (
     "install bubblewrap and allow user namespaces (sysctl user.max_user_namespaces, "
     "kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0), "
     "run as root, or use Docker; inside a container start it with --privileged"
 )
-
-
-class EmbeddedSandbox(CommandSandbox):
-    """A directory, and namespaces around every command; made by :class:`EmbeddedProvider`.
-
-    Background processes end with the command that started them.
-
-    Args:
-        provider: who started it.
-        spec: as it was asked for.
-        layout: what commands see.
-        group: control groups of all commands.
-        tool: what makes the namespaces.
-    """
-
-    def __init__(
-        self,
-        provider: EmbeddedProvider,
-        spec: SandboxSpec,
-        layout: Layout,
-        group: ControlGroup,
-        tool: Tool,
-    ) -> None:
-        self.id = layout.folder.name
-        self.spec = spec
-        self._provider = provider
-        self._layout = layout
-        self._group = group
-        self._tool = tool
-        self._script = inner_script(spec.limits, group.bounds)
-        self._running: set[asyncio.subprocess.Process] = set()
-
-    async def _execute(
-        self,
-        words: Sequence[str],
-        *,
-        timeout: float,
-        cwd: str,
-        env: Mapping[str, str],
-        stdin: bytes,
-        limit: int,
-    ) -> CommandResult:
-        argv = self._tool.argv(
-            self._layout,
-            words,
-            script=self._script,
-            cwd=cwd,
-            env={"PATH": SANDBOX_PATH, **command_env(self.spec), **env},
-            entrances=self._group.entrances,
-        )
-        begun, kills = time.monotonic(), self._group.oom_kills()
-        command = _Running(await self._spawn(argv), limit, stdin)
-        self._running.add(command.process)
-        if self._closed:
-            command.process.kill()
-        watch = asyncio.create_task(self._watch_disk(command))
-        try:
-            async with asyncio.timeout(timeout):
-                await command.ended()
-        except TimeoutError:
-            command.timed_out = True
-        finally:
-            watch.cancel()
-            await see_through(command.kill())
-            self._running.discard(command.process)
-        if self._closed:
-            raise SandboxDied(f"sandbox {self.id} was closed while a command ran")
-        return command.result(time.monotonic() - begun, oom=self._group.oom_kills() > kills)
-
-    async def _spawn(self, argv: Sequence[str]) -> asyncio.subprocess.Process:
-        try:
-            return await asyncio.create_subprocess_exec(
-                *(word.encode(errors="replace") for word in argv),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=HOST_ENV,
-                cwd="/",
-                start_new_session=True,
-                limit=1 << 18,
-            )
-        except OSError as error:
-            raise SandboxDied(f"sandbox {self.id} can't start commands: {error}") from error
-
-    async def _watch_disk(self, command: _Running) -> None:
-        """Kill the command when the sandbox's files outgrow their limit.
-
-        Where they did so before, the command may still remove some: only growth is punished then.
-        """
-        allowed = 0
-        while True:
-            begun = time.monotonic()
-            used = await asyncio.to_thread(disk_use, self._layout.folder / "files")
-            allowed = allowed or max(self.spec.limits.disk, used + SLACK)
-            if used > allowed:
-                command.note = (
-                    f"\ntrajgym: killed: the sandbox's files take {used} bytes, "
-                    f"more than its disk limit of {self.spec.limits.disk}\n"
-                )
-                command.process.kill()
-                return
-            # Looking through many files must not become the main load.
-            await asyncio.sleep(max(WATCH_SECONDS, 10 * (time.monotonic() - begun)))
-
-    async def snapshot(self) -> Snapshot:
-        """See :meth:`Sandbox.snapshot`: a copy of the sandbox's directory."""
-        if self._closed:
-            raise SandboxDied(f"sandbox {self.id} is closed; start another one")
-        target = self._provider.new_folder("snapshot")
-        try:
-            await see_through(
-                asyncio.to_thread(copy_folder, self._layout.folder / "files", target / "files")
-            )
-        except BaseException as error:
-            await see_through(asyncio.to_thread(remove_folder, target))
-            if isinstance(error, OSError | subprocess.SubprocessError):
-                raise SnapshotFailed(f"can't copy the files of {self.id}: {error}") from error
-            raise
-        return Snapshot("embedded", target.name)
-
-    async def close(self) -> None:
-        """See :meth:`Sandbox.close`."""
-        if self._closed:
-            return
-        self._closed = True
-        await see_through(self._remove())
-
-    async def _remove(self) -> None:
-        for process in list(self._running):
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-        await asyncio.to_thread(self._group.remove)
-        await asyncio.to_thread(remove_folder, self._layout.folder)
-        self._provider.forget(self)
-
-
-class _Running:
-    """One command while it runs.
-
-    Args:
-        process: the outermost process; when it dies the whole pid namespace does.
-        limit: bytes kept of each stream.
-        stdin: what it reads.
-    """
-
-    def __init__(self, process: asyncio.subprocess.Process, limit: int, stdin: bytes) -> None:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        self.process = process
-        self.timed_out = False
-        self.note = ""
-        self._out = Capture(limit)
-        self._err = Capture(limit)
-        self._feeding = asyncio.create_task(self._feed(stdin))
-        # The exit is only seen once both streams were read to their ends, after a kill too.
-        self._ending = {
-            asyncio.create_task(self._read(process.stdout, self._out)),
-            asyncio.create_task(self._read(process.stderr, self._err)),
-            asyncio.create_task(process.wait()),
-        }
-
-    async def ended(self) -> None:
-        """Wait for the exit and the ends of both streams."""
-        await asyncio.wait(self._ending)
-
-    async def _feed(self, stdin: bytes) -> None:
-        pipe = self.process.stdin
-        assert pipe is not None
-        with contextlib.suppress(OSError):
-            for at in range(0, len(stdin), 1 << 18):
-                pipe.write(stdin[at : at + (1 << 18)])
-                await pipe.drain()
-        pipe.close()
-        with contextlib.suppress(OSError):
-            await pipe.wait_closed()
-
-    async def _read(self, stream: asyncio.StreamReader, capture: Capture) -> None:
-        while data := await stream.read(1 << 18):
-            capture.feed(data)
-
-    async def kill(self) -> None:
-        """Make sure that nothing of it is left."""
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
-        tasks = {self._feeding, *self._ending}
-        await asyncio.wait(tasks, timeout=KILL_SECONDS)
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-
-    def result(self, seconds: float, *, oom: bool) -> CommandResult:
-        status = self.process.returncode
-        code = 137 if status is None else 128 - status if status < 0 else status
-        stdout, dropped_stdout = self._out.result()
-        stderr, dropped_stderr = self._err.result()
-        return CommandResult(
-            -1 if self.timed_out else code,
-            stdout,
-            stderr + self.note.encode(),
-            timed_out=self.timed_out,
-            oom_killed=oom,
-            dropped_stdout=dropped_stdout,
-            dropped_stderr=dropped_stderr,
-            seconds=seconds,
-        )
 
 
 def _default_root() -> Path:
@@ -280,21 +59,30 @@ class EmbeddedProvider(SandboxProvider):
     name = "embedded"
 
     def __init__(self, root: Path | None = None, *, tool: str | None = None) -> None:
-        self._root = root or _default_root()
+        self.root = root or _default_root()
         self._wanted = tool
         self._tool: Tool | None = None
         self._groups = ControlGroups()
+        self.mounts = MountThread()
+        self.layers = Layers(self.root / f"{own_token()}-layers", self.mounts)
         self._bounds: frozenset[str] = frozenset()
         self._open: dict[str, EmbeddedSandbox] = {}
         self._snapshots: set[str] = set()
         self._closed = False
+        self._gate = Gate()
+
+    @property
+    def tool(self) -> str:
+        """What makes the namespaces; empty before :meth:`check`."""
+        return "" if self._tool is None else self._tool.name
 
     async def check(self) -> None:
         """See :meth:`SandboxProvider.check`."""
         if self._closed:
             raise SandboxUnavailable("this provider is closed; make another one")
         if self._tool is None:
-            self._tool = await asyncio.to_thread(self._probe)
+            self._tool = await self.mounts.call(self._probe)
+            await self.mounts.call(self.layers.usable)
 
     def _probe(self) -> Tool:
         """Return the first tool that can start a command here."""
@@ -314,12 +102,11 @@ class EmbeddedProvider(SandboxProvider):
         folder = self.new_folder("probe")
         group = self._groups.create(folder.name, spec.limits)
         try:
-            layout = Files(folder, spec, tool.default_user, own=tool.root).layout()
+            layout = Files(folder, spec, tool.default_user, own=tool.root).plain()
             argv = tool.argv(
                 layout,
                 ["true"],
-                script=inner_script(spec.limits, group.bounds),
-                cwd="/",
+                script=SHELL.format(limits=limit_script(spec.limits, group.bounds)),
                 env=HOST_ENV,
                 entrances=group.entrances,
             )
@@ -341,16 +128,16 @@ class EmbeddedProvider(SandboxProvider):
         return done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
 
     def _prepare_root(self) -> None:
-        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        status = self._root.lstat()
-        if self._root.is_symlink() or status.st_uid != os.geteuid():
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        status = self.root.lstat()
+        if self.root.is_symlink() or status.st_uid != os.geteuid():
             raise SandboxUnavailable(
-                f"{self._root} belongs to somebody else; set TRAJGYM_SANDBOX_DIR to another place"
+                f"{self.root} belongs to somebody else; set TRAJGYM_SANDBOX_DIR to another place"
             )
 
     def new_folder(self, kind: str) -> Path:
         """Make a directory whose name says what it is and to which process it belongs."""
-        folder = self._root / f"{own_token()}-{kind}-{secrets.token_hex(6)}"
+        folder = self.root / f"{own_token()}-{kind}-{secrets.token_hex(6)}"
         folder.mkdir(mode=0o700)
         if kind == "snapshot":
             self._snapshots.add(folder.name)
@@ -358,49 +145,91 @@ class EmbeddedProvider(SandboxProvider):
 
     async def start(self, spec: SandboxSpec, *, timeout: float = 120.0) -> EmbeddedSandbox:
         """See :meth:`SandboxProvider.start`."""
-        return await self._launch(spec, None, timeout)
+        return await self._launch(spec, timeout)
 
     async def restore(
         self, snapshot: Snapshot, spec: SandboxSpec, *, timeout: float = 120.0
     ) -> EmbeddedSandbox:
         """See :meth:`SandboxProvider.restore`; the spec's trees are skipped."""
         source = self._snapshot_folder(snapshot)
-        if not source.is_dir():
-            raise SnapshotFailed(f"there is no snapshot {snapshot.id} in {self._root}")
-        return await self._launch(spec, source / "files", timeout)
+        names = self._layers_of(source)
+        if names is None and not (source / "files").is_dir():
+            raise SnapshotFailed(f"there is no snapshot {snapshot.id} in {self.root}")
+        return await self._launch(spec, timeout, source / "files", names)
+
+    def _layers_of(self, source: Path) -> list[str] | None:
+        """The layers that a snapshot consists of; None if it is a copy, or not there."""
+        try:
+            names = (source / LAYERS).read_text().split()
+        except OSError:
+            return None
+        if not self.layers.have(names):
+            raise SnapshotFailed(f"snapshot {source.name} belongs to another process: its layers")
+        return names
 
     def _snapshot_folder(self, snapshot: Snapshot) -> Path:
         if "/" in snapshot.id or "-snapshot-" not in snapshot.id:
             raise SnapshotFailed(f"{snapshot.id!r} is no snapshot of an embedded sandbox")
-        return self._root / snapshot.id
+        return self.root / snapshot.id
 
     async def _launch(
-        self, spec: SandboxSpec, source: Path | None, timeout: float
+        self,
+        spec: SandboxSpec,
+        timeout: float,
+        source: Path | None = None,
+        names: Sequence[str] | None = None,
     ) -> EmbeddedSandbox:
         check_spec(spec)
         await self.check()
+        async with self._gate.passing():
+            if self._closed:
+                raise SandboxUnavailable("this provider is closed; make another one")
+            return await self._launch_now(spec, timeout, source, names)
+
+    async def _launch_now(
+        self,
+        spec: SandboxSpec,
+        timeout: float,
+        source: Path | None,
+        names: Sequence[str] | None,
+    ) -> EmbeddedSandbox:
         assert self._tool is not None
         user = self._user(spec, self._tool)
         folder = self.new_folder("sandbox")
+        files = Files(folder, spec, user, own=self._tool.root)
         group = ControlGroup()
+        made: SandboxFiles | None = None
         try:
             async with asyncio.timeout(timeout):
-                files = Files(folder, spec, user, own=self._tool.root)
                 # Threads can't be cancelled: see the copy through, then look at the clock.
-                layout = await see_through(asyncio.to_thread(files.layout, source))
+                if names is not None:
+                    made = await see_through(
+                        self.mounts.call(SandboxFiles.over, files, self.layers, names)
+                    )
+                else:
+                    layout = await see_through(asyncio.to_thread(files.plain, source))
+                    made = SandboxFiles(files, self.layers, layout)
                 group = await asyncio.to_thread(self._groups.create, folder.name, spec.limits)
-                sandbox = EmbeddedSandbox(self, spec, layout, group, self._tool)
+                sandbox = EmbeddedSandbox(self, spec, made, group, self._tool)
                 self._open[sandbox.id] = sandbox
-                await self._first_command(sandbox)
+                if source is None:
+                    await self._first_command(sandbox)
         except BaseException as error:
             self._open.pop(folder.name, None)
-            await see_through(asyncio.to_thread(_discard, group, folder))
+            await see_through(self._undo(group, made, folder))
             if isinstance(error, TimeoutError):
                 raise SandboxStartFailed(f"no start within {timeout:g} s") from error
-            if isinstance(error, OSError | subprocess.SubprocessError):
+            if isinstance(error, OSError | subprocess.SubprocessError | RuntimeError):
                 raise SandboxStartFailed(f"can't prepare the sandbox's files: {error}") from error
             raise
         return sandbox
+
+    async def _undo(self, group: ControlGroup, made: SandboxFiles | None, folder: Path) -> None:
+        await asyncio.to_thread(group.remove)
+        if made is not None:
+            await self.mounts.call(made.unmount)
+            await asyncio.to_thread(made.remove)
+        await asyncio.to_thread(remove_folder, folder)
 
     def _user(self, spec: SandboxSpec, tool: Tool) -> tuple[int, int]:
         if spec.user is None:
@@ -426,9 +255,13 @@ class EmbeddedProvider(SandboxProvider):
 
     async def discard(self, snapshot: Snapshot) -> None:
         """See :meth:`SandboxProvider.discard`."""
-        folder = self._snapshot_folder(snapshot)
-        await see_through(asyncio.to_thread(remove_folder, folder))
-        self._snapshots.discard(snapshot.id)
+        await see_through(asyncio.to_thread(self._discard, self._snapshot_folder(snapshot)))
+
+    def _discard(self, folder: Path) -> None:
+        with contextlib.suppress(SnapshotFailed):
+            self.layers.release(self._layers_of(folder) or ())
+        remove_folder(folder)
+        self._snapshots.discard(folder.name)
 
     async def reap(self) -> int:
         """See :meth:`SandboxProvider.reap`; snapshots of dead processes go too."""
@@ -437,9 +270,9 @@ class EmbeddedProvider(SandboxProvider):
     def _reap(self) -> int:
         self._groups.reap()
         count = 0
-        if not self._root.is_dir():
+        if not self.root.is_dir():
             return 0
-        for folder in self._root.iterdir():
+        for folder in self.root.iterdir():
             token, _, rest = folder.name.partition("-")
             if rest and is_dead(token):
                 remove_folder(folder)
@@ -454,10 +287,12 @@ class EmbeddedProvider(SandboxProvider):
         await see_through(self._close())
 
     async def _close(self) -> None:
-        await asyncio.gather(*(sandbox.close() for sandbox in list(self._open.values())))
+        async with self._gate.shut():  # starts that have begun end by themselves
+            await asyncio.gather(*(sandbox.close() for sandbox in list(self._open.values())))
         for name in list(self._snapshots):
-            await asyncio.to_thread(remove_folder, self._root / name)
-        self._snapshots.clear()
+            await asyncio.to_thread(self._discard, self.root / name)
+        self.mounts.close()
+        await asyncio.to_thread(remove_folder, self.layers.folder)
 
     def isolation(self) -> dict[str, str]:
         """See :meth:`SandboxProvider.isolation`; complete once :meth:`check` has run."""

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from trajgym.envs.sandbox._command import HOME
-from trajgym.envs.sandbox._embedded_plan import Layout, write_identity
+from trajgym.envs.sandbox._embedded_plan import LATE, Layout, write_identity
 from trajgym.envs.sandbox._errors import SandboxStartFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trajgym.envs.sandbox._base import SandboxSpec
 
 __all__ = ["Files", "copy_folder", "disk_use", "remove_folder"]
@@ -86,30 +88,57 @@ class Files:
     user: tuple[int, int]
     own: bool
 
-    def layout(self, snapshot: Path | None = None) -> Layout:
-        """Make the directories, from the spec's trees or from a snapshot's files.
+    def plain(self, source: Path | None = None) -> Layout:
+        """Make directories with the spec's trees, or with the content of ``source``.
 
         Raises:
             SandboxStartFailed: a tree is missing, or a read-only path lies in a writable one.
             OSError: something could not be copied.
         """
-        wanted = {*SCRATCH, HOME, self.spec.workdir, *self.spec.trees}
-        tops = {path for path in wanted if not _holder(path, wanted - {path})}
-        readonly = self._readonly(tops)
         files = self.folder / "files"
         files.mkdir()
-        (self.folder / "root").mkdir()
-        writable = {path: files / quote(path, safe="") for path in sorted(tops)}
-        if snapshot is not None:
-            copy_folder(snapshot, files)
+        readonly = self._readonly(set(self.tops()))
+        if source is not None:
+            copy_folder(source, files)
+        writable = self._writable(files)
         for path, host in writable.items():
             if not host.exists():
-                host.mkdir()
-                host.chmod(0o1777 if path in SCRATCH else 0o755)
-                if self.own:
-                    os.chown(host, *self.user)
-        if snapshot is None:
+                self._make_top(path, host)
+        if source is None:
             self._fill(writable)
+        return self._layout(writable, readonly)
+
+    def stacked(self, layers: Sequence[Path]) -> Layout:
+        """Make what layers don't hold; the layout's directories are there once they are mounted.
+
+        Raises:
+            SandboxStartFailed: as for :meth:`plain`.
+        """
+        readonly = self._readonly(set(self.tops()))
+        top = self.folder / "top"
+        top.mkdir()
+        for path, host in self._writable(top).items():
+            if not any((layer / host.name).is_dir() for layer in layers):
+                self._make_top(path, host)
+        return self._layout(self._writable(self.folder / "merged"), readonly)
+
+    def tops(self) -> list[str]:
+        """Writable paths that lie in no other."""
+        wanted = {*SCRATCH, HOME, self.spec.workdir, *self.spec.trees}
+        return sorted(path for path in wanted if not _holder(path, wanted - {path}))
+
+    def _writable(self, base: Path) -> dict[str, Path]:
+        return {path: base / quote(path, safe="") for path in self.tops()}
+
+    def _make_top(self, path: str, host: Path) -> None:
+        host.mkdir()
+        host.chmod(0o1777 if path in SCRATCH else 0o755)
+        if self.own:
+            os.chown(host, *self.user)
+
+    def _layout(self, writable: dict[str, Path], readonly: dict[str, Path]) -> Layout:
+        (self.folder / "root").mkdir(exist_ok=True)
+        (self.folder / LATE).mkdir(exist_ok=True)
         write_identity(self.folder, self.user, HOME)
         return Layout(self.folder, writable, readonly, self.user, self.spec.network)
 

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
     from trajgym.envs.sandbox._base import Limits
 
-__all__ = ["Layout", "Tool", "describe", "find_tools", "inner_script", "write_identity"]
+__all__ = [
+    "LATE", "LATE_INSIDE", "SHELL", "Layout", "Tool", "describe", "find_tools", "limit_script",
+    "write_identity",
+]  # fmt: skip
 
 SANDBOX_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ROOT_USER = (52000, 52000)
@@ -37,16 +40,13 @@ shift
 exec "$@"
 """
 
-# Runs "$@" in directory $1 under limits; stays its parent, as the first process of a namespace
-# ignores signals that a command must feel.
-INNER = """\
-cd -- "$1" || exit 126
-shift
+SHELL = """\
 {limits}
-exec 3>&2 2>/dev/null
-"$@" 2>&3 3>&-
-exit $?
+exec "$@"
 """
+LATE = "late"
+LATE_INSIDE = "/run/trajgym"
+"""Where a shell finds new pipes for its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,7 @@ class Layout:
             source = Path("/etc", name)
             if source.exists():
                 found.append((str(source.resolve()), f"/etc/{name}", False))
+        found.append((str(self.folder / LATE), LATE_INSIDE, False))
         found += [(str(source), path, False) for path, source in self.readonly.items()]
         found += [(str(source), path, True) for path, source in self.writable.items()]
         return sorted(found, key=lambda bind: bind[1].count("/"))
@@ -105,7 +106,7 @@ def write_identity(folder: Path, user: tuple[int, int], home: str) -> None:
     """Write the few files of ``/etc`` that must not be the host's. Blocks."""
     uid, gid = user
     etc = folder / "etc"
-    etc.mkdir()
+    etc.mkdir(exist_ok=True)
     (etc / "passwd").write_text(
         f"root:x:0:0:root:/root:/bin/sh\nagent:x:{uid}:{gid}:agent:{home}:/bin/sh\n"
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
@@ -116,14 +117,14 @@ def write_identity(folder: Path, user: tuple[int, int], home: str) -> None:
     (etc / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files dns\n")
 
 
-def inner_script(limits: Limits, bounds: frozenset[str]) -> str:
-    """The script that runs inside; limits that control groups hold are left out."""
+def limit_script(limits: Limits, bounds: frozenset[str]) -> str:
+    """Lines of a shell that set limits; those that control groups hold are left out."""
     lines = [f"ulimit -f {math.ceil(limits.disk / 512)}", "ulimit -c 0"]
     if "memory" not in bounds:
         lines.append(f"ulimit -v {limits.memory // 1024}")
     if "pids" not in bounds:
         lines.append(f"ulimit -u {limits.pids} 2>/dev/null || ulimit -p {limits.pids} 2>/dev/null")
-    return INNER.format(limits="\n".join(lines))
+    return "\n".join(lines)
 
 
 def _drop(user: tuple[int, int], *, change: bool) -> list[str]:
@@ -161,15 +162,25 @@ class Tool:
         words: Sequence[str],
         *,
         script: str,
-        cwd: str,
         env: Mapping[str, str],
         entrances: Sequence[str] = (),
+        prefix: Sequence[str] = (),
     ) -> list[str]:
-        """The whole argument vector that runs ``words`` in the sandbox."""
+        """The whole argument vector that runs a script of a shell in the sandbox.
+
+        Args:
+            layout: what it sees.
+            words: the script's arguments.
+            script: text for ``/bin/sh -c``.
+            env: all of its environment.
+            entrances: files of control groups.
+            prefix: comes before all of it.
+        """
         inside = ["env", "-i", *(f"{key}={value}" for key, value in env.items())]
-        inside += ["/bin/sh", "-c", script, "sh", cwd, *words]
+        inside += ["/bin/sh", "-c", script, "sh", *words]
         make = self._bubblewrap if self.name == "bubblewrap" else self._unshare
-        return ["/bin/sh", "-c", ENTER, "sh", *entrances, "--", *make(layout, inside)]
+        enter = ["/bin/sh", "-c", ENTER, "sh", *entrances, "--"]
+        return [*prefix, *enter, *make(layout, inside)]
 
     def _bubblewrap(self, layout: Layout, inside: Sequence[str]) -> list[str]:
         argv = [

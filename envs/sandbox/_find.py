@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from trajgym.envs.sandbox._docker import DockerProvider
 from trajgym.envs.sandbox._embedded import EmbeddedProvider
 from trajgym.envs.sandbox._errors import SandboxUnavailable
+from trajgym.envs.sandbox._pool import WarmPool
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
@@ -60,17 +61,25 @@ async def _checked(provider: SandboxProvider) -> SandboxProvider:
     return provider
 
 
-async def shared_provider(name: ProviderName = "auto") -> SandboxProvider:
+async def shared_provider(name: ProviderName = "auto", *, warm: int = 0) -> SandboxProvider:
     """Return this process's provider of a kind; the first call makes it, see :func:`find_provider`.
 
     Close it by :func:`close_shared_providers`, not by its own ``close``.
+
+    Args:
+        name: the kind.
+        warm: how many sandboxes of a spec may be started ahead; if any, it is a
+            :class:`WarmPool`. The first call's number stands.
     """
+    ahead = "warm-" if warm else ""
     kinds = ("docker", "embedded") if name == "auto" else (name,)
     for kind in kinds:
-        if (os.getpid(), kind) in _shared:
-            return _shared[os.getpid(), kind]
+        if (os.getpid(), ahead + kind) in _shared:
+            return _shared[os.getpid(), ahead + kind]
     made = await find_provider(name)
-    kept = _shared.setdefault((os.getpid(), made.name), made)
+    if warm:
+        made = WarmPool(made, idle=warm)
+    kept = _shared.setdefault((os.getpid(), ahead + made.name), made)
     if kept is not made:
         await made.close()
     return kept

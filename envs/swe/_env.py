@@ -62,6 +62,7 @@ class SweEnvBase(Env):
         remind_at: how many calls before that each result begins to say what is left.
         base_image: for Docker: what task images are built on.
         cache_dir: where sources are kept, instead of the user's cache.
+        warm: how many sandboxes of one task may be started ahead of their sessions.
     """
 
     budgets: ClassVar[Budgets] = Budgets(turns=60, seconds=1800.0, observation_bytes=32_000)
@@ -79,6 +80,7 @@ class SweEnvBase(Env):
         remind_at: int = 5,
         base_image: str = BASE_IMAGE,
         cache_dir: str | None = None,
+        warm: int = 0,
     ) -> None:
         if command_seconds <= 0 or test_seconds <= 0 or output_bytes <= 0:
             raise InvalidInput("command_seconds, test_seconds and output_bytes must be positive")
@@ -94,6 +96,7 @@ class SweEnvBase(Env):
         self.base_image = base_image
         self.cache_dir = Path(cache_dir) if cache_dir else None
         self._kind: ProviderName = sandbox
+        self._warm = warm
         self._provider: SandboxProvider | None = None
         self._running: Sandbox | None = None
         self._task: Task | None = None
@@ -236,7 +239,7 @@ class SweEnvBase(Env):
         return ToolResult(content=content, signals=signals)
 
     async def _open(self) -> SandboxProvider:
-        self._provider = await shared_provider(self._kind)
+        self._provider = await shared_provider(self._kind, warm=self._warm)
         return self._provider
 
     async def _spec(self, task: Task, provider: SandboxProvider) -> SandboxSpec:

@@ -17,6 +17,7 @@ from trajgym.envs.sandbox import (
     ImageNotFound,
     SandboxSpec,
     SandboxStartFailed,
+    WarmPool,
 )
 from trajgym.envs.swe._cache import content_key
 from trajgym.envs.swe._errors import InvalidTask
@@ -77,6 +78,7 @@ async def prepare(
         workdir=REPO,
         env=environment(record),
     )
+    provider = provider.inner if isinstance(provider, WarmPool) else provider
     if isinstance(provider, DockerProvider):
         return dataclasses.replace(spec, image=await _image(spec, provider, base_image))
     return dataclasses.replace(spec, readonly={**spec.readonly, **_python()})

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
+import tarfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +15,6 @@ from trajgym.envs.sandbox import DockerProvider, EmbeddedProvider, SandboxProvid
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
 BASE = "trajgym/base:bookworm"
 KINDS = [pytest.param("docker", marks=pytest.mark.docker), "bubblewrap"]
@@ -24,6 +26,25 @@ def docker(*words: str) -> str:
         ["docker", *words], capture_output=True, text=True, timeout=60, check=True
     )
     return done.stdout
+
+
+def tiny_root() -> bytes:
+    """A root file system of a shell and a few programs, as a tar archive."""
+    programs = ["/bin/sh", "/bin/sleep", "/bin/touch", "/usr/bin/test", "/bin/cat", "/usr/bin/stat"]
+    programs += ["/bin/chmod"]
+    files = {program: Path(program).resolve() for program in programs}
+    for program in programs:
+        listing = subprocess.run(
+            ["ldd", program], capture_output=True, text=True, check=True
+        ).stdout
+        for word in listing.split():
+            if word.startswith("/"):
+                files[word] = Path(word).resolve()
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, file in files.items():
+            archive.add(file, name.lstrip("/"))
+    return buffer.getvalue()
 
 
 @pytest.fixture(scope="session")

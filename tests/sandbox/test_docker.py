@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
+import dataclasses
 import os
 import signal
 import subprocess
-import tarfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.sandbox.conftest import BASE, docker
+from tests.sandbox.conftest import BASE, docker, tiny_root
 from trajgym.envs.sandbox import (
     DockerProvider,
     ImageNotFound,
@@ -23,6 +22,8 @@ from trajgym.envs.sandbox import (
     SandboxSpec,
     SandboxStartFailed,
     SandboxUnavailable,
+    SnapshotFailed,
+    _docker_sandbox,
 )
 
 if TYPE_CHECKING:
@@ -129,30 +130,61 @@ async def test_background_processes_survive_their_command_only() -> None:
         assert (await box.run("kill -0 $(cat server)")).ok
 
 
+async def test_restart_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the helper can't end a command, a restart of the container does; files stay."""
+    monkeypatch.setattr(_docker_sandbox, "KILL", "exit 1")
+    async with DockerProvider() as provider, await provider.start(SandboxSpec(image=BASE)) as box:
+        shell = await box.shell()
+        await shell.run("cd /usr; x=1")
+        other = asyncio.create_task(box.run("echo > begun; sleep 60"))
+        while not (await box.run("test -e begun")).ok:
+            pass
+        result = await box.run("echo kept > file; sleep 60", timeout=0.5)
+        assert result.timed_out
+        assert await box.read_file("file") == b"kept\n"
+        assert b"restarted" in (await other).stderr
+        saw = await shell.run("pwd; echo [$x]")
+        assert saw.exit_code == 137 or saw.stdout == b"/usr\n[]\n"
+        assert (await shell.run("pwd")).stdout == b"/usr\n"
+
+
+async def test_killed_host_is_noticed_at_once() -> None:
+    """A command that kills its parent and goes on is over in less than a second."""
+    async with DockerProvider() as provider, await provider.start(SandboxSpec(image=BASE)) as box:
+        result = await box.run("kill -9 $PPID; sleep 4243", timeout=30)
+        assert result.exit_code == 137
+        assert result.seconds < 1.5
+        left = await box.run("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep [4]243'")
+        assert left.stdout == b"0\n"
+
+
+async def test_unknown_runtime() -> None:
+    """A runtime that the engine does not have is an error before anything is started."""
+    async with DockerProvider(runtime="no-such-runtime") as provider:
+        with pytest.raises(SandboxUnavailable, match=r"no-such-runtime.*daemon\.json"):
+            await provider.check()
+
+
+async def test_readonly_root_says_what_it_can_not(tmp_path: Path) -> None:
+    """A read-only root takes no trees and keeps no state, and the errors say what to do."""
+    async with DockerProvider() as provider:
+        spec = SandboxSpec(image=BASE, readonly_root=True)
+        with pytest.raises(SandboxStartFailed, match=r"/srv.*upload"):
+            await provider.start(dataclasses.replace(spec, trees={"/srv": tmp_path}))
+        async with await provider.start(spec) as box:
+            (tmp_path / "file").write_text("x")
+            await box.upload(tmp_path, "tree")
+            assert await box.read_file("tree/file") == b"x"
+            with pytest.raises(SnapshotFailed, match="without readonly_root"):
+                await box.fork()
+
+
 async def test_no_engine() -> None:
     """Without an engine the error says where it was looked for and what to do."""
     async with DockerProvider("unix:///nonexistent/docker.sock") as provider:
         for call in (provider.check(), provider.start(SandboxSpec(image=BASE))):
             with pytest.raises(SandboxUnavailable, match=r"/nonexistent.*docker-engine\.sh"):
                 await call
-
-
-def _tiny_root() -> bytes:
-    """A root file system of a shell and three programs, as a tar archive."""
-    programs = ["/bin/sh", "/bin/sleep", "/bin/touch", "/usr/bin/test"]
-    files = {program: Path(program).resolve() for program in programs}
-    for program in programs:
-        listing = subprocess.run(
-            ["ldd", program], capture_output=True, text=True, check=True
-        ).stdout
-        for word in listing.split():
-            if word.startswith("/"):
-                files[word] = Path(word).resolve()
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, file in files.items():
-            archive.add(file, name.lstrip("/"))
-    return buffer.getvalue()
 
 
 def _remove_groups(name: str) -> None:
@@ -194,7 +226,7 @@ def private_engine(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes
                 pytest.fail(f"no private engine: {(tmp_path / 'log').read_text()[-2000:]}")
         subprocess.run(
             ["docker", "-H", host, "import", "-", "tiny"],
-            input=_tiny_root(),
+            input=tiny_root(),
             capture_output=True,
             check=True,
         )

@@ -22,12 +22,15 @@ from pathlib import Path
 from trajgym.envs.sandbox import DockerProvider, EmbeddedProvider, SandboxSpec
 
 async def main():
-    kind, root, image = sys.argv[1:]
+    kind, root, image, count = sys.argv[1:]
     provider = DockerProvider() if kind == "docker" else EmbeddedProvider(Path(root))
     spec = SandboxSpec(image=image, labels={"trajgym-test": root})
-    boxes = [await provider.start(spec) for _ in range(3)]
+    boxes = await asyncio.gather(*(provider.start(spec) for _ in range(int(count))))
+    forks = [await boxes[0].fork() for _ in range(2)]
     snapshot = await boxes[0].snapshot()
-    print(*(box.id for box in boxes), snapshot.id, flush=True)
+    shells = [await box.shell() for box in boxes[:2]]
+    await shells[0].run("sleep 300 &")
+    print(*(box.id for box in (*boxes, *forks)), snapshot.id, flush=True)
     await boxes[0].run("sleep 300", timeout=300)
 
 asyncio.run(main())
@@ -35,17 +38,19 @@ asyncio.run(main())
 
 
 class Holder:
-    """A process that holds three sandboxes and a snapshot."""
+    """A process that holds sandboxes, two forks of the first, shells and a snapshot."""
 
-    def __init__(self, provider: SandboxProvider, root: Path, spec: SandboxSpec) -> None:
+    def __init__(
+        self, provider: SandboxProvider, root: Path, spec: SandboxSpec, count: int
+    ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", HOLDER, provider.name, str(root), spec.image],
+            [sys.executable, "-c", HOLDER, provider.name, str(root), spec.image, str(count)],
             stdout=subprocess.PIPE,
             text=True,
         )
         assert self.process.stdout is not None
         *self.sandboxes, self.snapshot = self.process.stdout.readline().split()
-        assert len(self.sandboxes) == 3
+        assert len(self.sandboxes) == count + 2
 
     def kill(self) -> None:
         self.process.kill()
@@ -66,14 +71,14 @@ def _present(provider: SandboxProvider, root: Path) -> set[str]:
 async def test_reap_after_sigkill(
     provider: SandboxProvider, spec: SandboxSpec, tmp_path: Path
 ) -> None:
-    """Sandboxes and snapshots of a killed process go; those of living processes stay in use."""
+    """Twenty live sandboxes of a killed process go, and its snapshot; the living keep theirs."""
     root = tmp_path / "sandboxes"
     own = await provider.start(spec)
-    doomed, living = Holder(provider, root, spec), Holder(provider, root, spec)
+    doomed, living = Holder(provider, root, spec, 18), Holder(provider, root, spec, 2)
     try:
         doomed.kill()
         assert {*doomed.sandboxes, doomed.snapshot} <= _present(provider, root)
-        assert await provider.reap() >= 3
+        assert await provider.reap() >= 20
         present = _present(provider, root)
         assert not {*doomed.sandboxes, doomed.snapshot} & present
         assert {own.id, *living.sandboxes, living.snapshot} <= present

@@ -1,0 +1,72 @@
+"""Watching how much a command writes, where nothing else bounds it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from trajgym.envs.sandbox._errors import SandboxError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+__all__ = ["DiskWatch"]
+
+SECONDS = 0.5
+SLACK = 1 << 20
+
+
+class DiskWatch:
+    """Looks at a sandbox's files while one command runs; costs nothing if that is short.
+
+    Where they outgrew the limit before, the command may still remove some: only growth is
+    punished then.
+
+    Args:
+        measure: returns the bytes that the files take.
+        kill: ends the command.
+        limit: most bytes.
+        known: what was measured last.
+    """
+
+    def __init__(
+        self,
+        measure: Callable[[], Awaitable[int]],
+        kill: Callable[[], Awaitable[None]],
+        limit: int,
+        known: int,
+    ) -> None:
+        self.note = ""
+        """What to tell if the command was killed."""
+        self._measure = measure
+        self._kill = kill
+        self._limit = limit
+        self._allowed = max(limit, known + SLACK)
+        self._task: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(SECONDS, self._begin)
+
+    def _begin(self) -> None:
+        self._task = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        with contextlib.suppress(SandboxError):  # the command itself will hear of it
+            while True:
+                begun = time.monotonic()
+                used = await self._measure()
+                if used > self._allowed:
+                    self.note = (
+                        f"\ntrajgym: killed: the sandbox's files take {used} bytes, "
+                        f"more than its disk limit of {self._limit}\n"
+                    )
+                    await self._kill()
+                    return
+                # Looking through many files must not become the main load.
+                await asyncio.sleep(max(SECONDS, 10 * (time.monotonic() - begun)))
+
+    def stop(self) -> None:
+        """Look no more: the command has ended."""
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()

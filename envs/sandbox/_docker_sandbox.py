@@ -1,0 +1,310 @@
+"""One container: commands and shells in it, their kill, its files at a moment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from trajgym.envs.sandbox._aio import see_through
+from trajgym.envs.sandbox._base import CommandResult, SandboxSpec, Snapshot
+from trajgym.envs.sandbox._channel import Request
+from trajgym.envs.sandbox._command import CommandSandbox, gather_or_close
+from trajgym.envs.sandbox._docker_engine import SLOW_SECONDS, translated
+from trajgym.envs.sandbox._docker_errors import ContainerGone, EngineLost, EngineRefused
+from trajgym.envs.sandbox._docker_fork import (
+    ChangeSet,
+    NotCarried,
+    apply_changes,
+    read_changes,
+)
+from trajgym.envs.sandbox._docker_hosts import DockerHosts, Host
+from trajgym.envs.sandbox._docker_images import REPOSITORY, keep_image
+from trajgym.envs.sandbox._docker_kill import KILL
+from trajgym.envs.sandbox._docker_shell import DockerShellPort
+from trajgym.envs.sandbox._errors import SandboxDied, SandboxError, SnapshotFailed
+from trajgym.envs.sandbox._protocol import MARK, STDIN_LIMIT, command_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from trajgym.envs.sandbox._docker import DockerProvider
+    from trajgym.envs.sandbox._shell import ShellPort
+
+__all__ = ["CLOSE_SECONDS", "DockerSandbox", "remove_container"]
+
+_log = logging.getLogger(__name__)
+KILL_SECONDS = 15.0
+RESYNC_SECONDS = 2.0
+CLOSE_SECONDS = 60.0
+SNAPSHOT_SECONDS = 300.0
+
+
+class DockerSandbox(CommandSandbox):
+    """A running container; made by :class:`DockerProvider`.
+
+    Args:
+        provider: who started it.
+        spec: as it was asked for.
+        container: the engine's id.
+        name: the container's name.
+        image: what it was started from.
+    """
+
+    def __init__(
+        self, provider: DockerProvider, spec: SandboxSpec, container: str, name: str, image: str
+    ) -> None:
+        super().__init__()
+        self.id = name
+        self.spec = spec
+        self.container = container
+        self._provider = provider
+        self.engine = provider.engine
+        self.image = image
+        self._restarts = 0
+        self._restarting = asyncio.Lock()
+        self._killing = asyncio.Lock()
+        self.hosts = DockerHosts(provider.engine, spec, container, name)
+
+    @property
+    def alive(self) -> bool:
+        """See :attr:`Sandbox.alive`."""
+        return not self._closed and self.hosts.alive
+
+    async def settle(self) -> None:
+        """See :meth:`Sandbox.settle`."""
+        await self.hosts.settle()
+
+    async def _execute(
+        self,
+        words: Sequence[str],
+        *,
+        timeout: float,
+        cwd: str,
+        env: Mapping[str, str],
+        stdin: bytes,
+        limit: int,
+    ) -> CommandResult:
+        mark = secrets.token_hex(12)
+        variables = {**env, MARK: mark}
+        async with self._restarting:
+            restarts = self._restarts
+        if len(stdin) > STDIN_LIMIT:
+            host = await self.hosts.open_feed([cwd, *words], variables)
+            request = Request(host.stream, host.stream, limit)
+            head = f"{request.key[0]} {request.key[1]} {len(stdin)}\n".encode()
+            feeding = asyncio.create_task(host.stream.feed(head + stdin))
+        else:
+            host, feeding = await self.hosts.take(), None
+            request = Request(host.stream, host.stream, limit)
+            host.stream.send(command_text(words, cwd, variables, stdin, request.key))
+        try:
+            return await self._finish(host, request, mark, timeout, restarts)
+        finally:
+            if feeding is not None:
+                host.close()
+                await asyncio.wait({feeding})
+
+    async def _disk_use(self) -> int:
+        return await self.hosts.call(lambda api: layer_size(api, self.container))
+
+    async def _finish(
+        self, host: Host, request: Request, mark: str, timeout: float, restarts: int
+    ) -> CommandResult:
+        watch = self.watch_disk(partial(self.kill_marked, mark))
+        try:
+            async with asyncio.timeout(timeout):
+                report = await request.ended()
+        except TimeoutError:
+            await see_through(self._stop(host, request, mark))
+            return request.result(-1, timed_out=True)
+        except asyncio.CancelledError:
+            with contextlib.suppress(SandboxError):
+                await see_through(self._stop(host, request, mark))
+            raise
+        finally:
+            request.finish()
+            watch.stop()
+        if self._closed:
+            host.close()
+            raise SandboxDied(f"sandbox {self.id} was closed while a command ran")
+        if report is None:
+            host.close()
+            return await self._without_report(host, request, mark, restarts)
+        if report.clean:
+            self.hosts.give(host)
+        else:
+            self.hosts.retire(host)
+            self.hosts.warm()
+        oom = report.oom_kills > 0
+        return request.result(report.status, oom_killed=oom, note=watch.note)
+
+    async def _stop(self, host: Host, request: Request, mark: str) -> None:
+        """Kill a command; its shell stays if it says that the command is over."""
+        restarts = self._restarts
+        await self.kill_marked(mark)
+        if self._restarts != restarts or self._closed:
+            host.close()
+            return
+        report = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RESYNC_SECONDS):
+                report = await request.ended()
+        if report is not None and report.clean and host.mark != mark:
+            request.finish()
+            self.hosts.give(host)
+        else:
+            host.close()
+            await self.kill_marked(host.mark)
+            self.hosts.warm()
+
+    async def _without_report(
+        self, host: Host, request: Request, mark: str, restarts: int
+    ) -> CommandResult:
+        """Find out what happened to a command whose shell did not report the end."""
+        code = await self.exit_code(host.stream.exec_id)
+        if self._restarts != restarts:
+            return request.result(137, note="\ntrajgym: the sandbox was restarted\n")
+        # Its shell was killed by the command itself or for want of memory.
+        await see_through(self.kill_marked(mark))
+        self.hosts.warm()
+        return request.result(code or 137)
+
+    async def exit_code(self, exec_id: str) -> int:
+        """The status of a shell that has ended; the container must be there.
+
+        Raises:
+            SandboxDied: it is not.
+        """
+        if self._closed:
+            raise SandboxDied(f"sandbox {self.id} is closed; start another one")
+        async with self._restarting:
+            pass
+        state = await self.hosts.call(lambda api: api.inspect_container(self.container)["State"])
+        if not state["Running"]:
+            raise SandboxDied(f"container {self.id} stopped (status {state.get('ExitCode')})")
+        seen = await self.hosts.inspect_exec(exec_id)
+        return 137 if seen["ExitCode"] is None else int(seen["ExitCode"])
+
+    async def kill_marked(self, mark: str, spare: int = 0) -> None:
+        """End every process of a command, at worst by restarting the container.
+
+        Args:
+            mark: how the marks of its processes begin.
+            spare: pid inside of a process that stays.
+        """
+        async with self._killing:
+            if self._closed:
+                return
+            try:
+                async with asyncio.timeout(KILL_SECONDS):
+                    if (
+                        await self.hosts.status(["/bin/sh", "-c", KILL, "sh", mark, str(spare)])
+                        == 0
+                    ):
+                        return
+            except TimeoutError:
+                pass
+            except SandboxDied:
+                raise
+            except SandboxError:
+                pass  # a fork bomb can leave no room even for the helper
+            await self._restart()
+
+    async def _restart(self) -> None:
+        """Kill everything in the container; files stay."""
+        async with self._restarting:
+            self._restarts += 1
+            await self.hosts.call(lambda api: api.restart(self.container, timeout=0))
+            self.hosts.warm()
+
+    async def _open_port(self, program: str, env: Mapping[str, str]) -> ShellPort:
+        return DockerShellPort(self, await self.hosts.open([program], env))
+
+    async def _copies(self, count: int, timeout: float) -> list[DockerSandbox]:
+        """Carry the changes over to others of the same image; else commit an image of its own."""
+        if self.spec.readonly_root:
+            await self.snapshot()  # says why not
+        try:
+            changes = await read_changes(self)
+            starts = [self._copy(changes, timeout) for _ in range(count)]
+            return await gather_or_close([asyncio.ensure_future(start) for start in starts])
+        except NotCarried as reason:
+            _log.info("%s is forked by a commit: %s", self.id, reason)
+        snapshot = await self.snapshot()
+        restore = self._provider.restore
+        try:
+            return await gather_or_close(
+                [
+                    asyncio.ensure_future(restore(snapshot, self.spec, timeout=timeout))
+                    for _ in range(count)
+                ]
+            )
+        finally:
+            await self._provider.discard(snapshot)
+
+    async def _copy(self, changes: ChangeSet, timeout: float) -> DockerSandbox:
+        made = await self._provider.start_like(self, timeout)
+        try:
+            await apply_changes(made, changes)
+        except BaseException:
+            await made.close()
+            raise
+        return made
+
+    async def snapshot(self) -> Snapshot:
+        """See :meth:`Sandbox.snapshot`: an image with this container's files."""
+        if self._closed:
+            raise SandboxDied(f"sandbox {self.id} is closed; start another one")
+        if self.spec.readonly_root:
+            raise SnapshotFailed(
+                f"{self.id}: with a read-only root everything writable lies in memory and can't "
+                "be kept; start it without readonly_root to fork it"
+            )
+        tag = secrets.token_hex(8)
+
+        def commit(api: Any) -> None:
+            keep_image(api, self.container, tag)
+
+        try:
+            async with self.hosts.gate.shut():
+                await self.engine.call(commit, seconds=SNAPSHOT_SECONDS, patience=SLOW_SECONDS)
+        except EngineRefused as error:
+            raise SnapshotFailed(f"the engine can't commit {self.id}: {error}") from error
+        except (ContainerGone, EngineLost) as error:
+            raise self.hosts.died(error) from error
+        return Snapshot("docker", f"{REPOSITORY}:{tag}")
+
+    async def close(self) -> None:
+        """See :meth:`Sandbox.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        await see_through(self._remove())
+
+    async def _remove(self) -> None:
+        self.hosts.close()
+        try:
+            await self.engine.call(
+                lambda api: remove_container(self.container, api), seconds=CLOSE_SECONDS
+            )
+        except SandboxError:
+            return  # the engine is gone, or will be found again by the reaper
+        finally:
+            await self._provider.forget(self)
+
+
+def remove_container(name: str, api: Any) -> None:
+    """Remove a container with its volumes if it is there. Blocks."""
+    with contextlib.suppress(ContainerGone):
+        translated(lambda: api.remove_container(name, v=True, force=True))
+
+
+def layer_size(api: Any, container: str) -> int:
+    """Bytes that a container has written to its layer. Blocks."""
+    url = api._url("/containers/{0}/json", container)
+    seen = api._result(api._get(url, params={"size": 1}), json=True)
+    return int(seen.get("SizeRw") or 0)

@@ -1,0 +1,70 @@
+"""A shell with state in a container."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trajgym.envs.sandbox._errors import SandboxError
+from trajgym.envs.sandbox._shell import ShellPort
+
+if TYPE_CHECKING:
+    from trajgym.envs.sandbox._channel import Channel
+    from trajgym.envs.sandbox._docker_hosts import Host
+    from trajgym.envs.sandbox._docker_sandbox import DockerSandbox
+
+__all__ = ["DockerShellPort"]
+
+
+class DockerShellPort(ShellPort):
+    """One exec of a container.
+
+    Args:
+        sandbox: where.
+        host: the shell.
+    """
+
+    def __init__(self, sandbox: DockerSandbox, host: Host) -> None:
+        self.channel = host.stream
+        self._sandbox = sandbox
+        self._host = host
+        self._taps: list[Host] = []
+
+    async def tap(self) -> tuple[Channel, str, str]:
+        """See :meth:`ShellPort.tap`: the outputs of another, idle shell."""
+        tap = await self._sandbox.hosts.take()
+        self._taps.append(tap)
+        if len(self._taps) > 16:
+            self._taps.pop(0).close()
+        return tap.stream, f"/proc/{tap.pid}/fd/7", f"/proc/{tap.pid}/fd/8"
+
+    async def stop(self, mark: str) -> None:
+        """See :meth:`ShellPort.stop`."""
+        await self._sandbox.kill_marked(mark)
+
+    async def stop_children(self) -> None:
+        """See :meth:`ShellPort.stop_children`."""
+        await self._sandbox.kill_marked(self._host.mark, spare=self._host.pid)
+
+    async def exit_code(self) -> int:
+        """See :meth:`ShellPort.exit_code`."""
+        return await self._sandbox.exit_code(self._host.stream.exec_id)
+
+    async def kill(self) -> None:
+        """See :meth:`ShellPort.kill`."""
+        await self._sandbox.kill_marked(self._host.mark)
+        self._drop()
+
+    async def close(self, mark: str) -> None:
+        """See :meth:`ShellPort.close`."""
+        try:
+            await self._sandbox.kill_marked(mark)
+            await self._sandbox.kill_marked(self._host.mark)
+        except SandboxError:
+            return  # gone with its sandbox
+        finally:
+            self._drop()
+
+    def _drop(self) -> None:
+        for host in [self._host, *self._taps]:
+            host.close()
+        self._taps.clear()

@@ -1,0 +1,206 @@
+"""Files of embedded sandboxes in layers: forks share what is there, and write elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import subprocess
+import threading
+from typing import TYPE_CHECKING
+
+from trajgym.envs.sandbox._embedded_files import copy_folder, disk_use, remove_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from trajgym.envs.sandbox._embedded_files import Files
+    from trajgym.envs.sandbox._embedded_plan import Layout
+    from trajgym.envs.sandbox._mounts import MountThread
+
+__all__ = ["Layers", "SandboxFiles"]
+
+DEPTH = 48
+"""Layers under one sandbox; more are copied into one. The kernel takes some hundreds."""
+
+
+class Layers:
+    """Frozen layers of one provider, and who needs them. Everything here blocks.
+
+    Args:
+        folder: where they are kept.
+        mounts: where they are mounted.
+    """
+
+    def __init__(self, folder: Path, mounts: MountThread) -> None:
+        self.folder = folder
+        self.mounts = mounts
+        self._holders: dict[str, int] = {}
+        self._sizes: dict[str, int] = {}
+        self._works: bool | None = None
+        self._lock = threading.Lock()
+
+    def usable(self) -> bool:
+        """Whether this kernel and file system stack layers for us; tried once, in the thread."""
+        if self._works is None:
+            self._works = self.mounts.private and self._try()
+        return self._works
+
+    def _try(self) -> bool:
+        name = f"try-{secrets.token_hex(4)}"
+        base = self.folder / name
+        try:
+            for part in ("lower", "top", "work", "merged"):
+                (base / part).mkdir(parents=True)
+            self.mounts.overlay(self.folder, [f"{name}/lower"], base)
+            self.mounts.unmount(base / "merged")
+        except OSError:
+            return False
+        finally:
+            remove_folder(base)
+        return True
+
+    def add(self, files: Path) -> str:
+        """Make a directory a layer, under a new name; nobody may write to it any more."""
+        name = secrets.token_hex(4)
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        files.rename(self.folder / name)
+        return name
+
+    def hold(self, names: Sequence[str]) -> None:
+        """Note that a sandbox or a snapshot needs these."""
+        with self._lock:
+            for name in names:
+                self._holders[name] = self._holders.get(name, 0) + 1
+
+    def release(self, names: Sequence[str]) -> None:
+        """Free what nobody needs any more."""
+        free = []
+        with self._lock:
+            for name in names:
+                if name not in self._holders:
+                    continue
+                self._holders[name] -= 1
+                if not self._holders[name]:
+                    del self._holders[name]
+                    self._sizes.pop(name, None)
+                    free.append(name)
+        for name in free:
+            remove_folder(self.folder / name)
+
+    def have(self, names: Sequence[str]) -> bool:
+        """Whether all of these are there."""
+        return all((self.folder / name).is_dir() for name in names)
+
+    def size(self, names: Sequence[str]) -> int:
+        """Bytes of frozen files."""
+        total = 0
+        for name in names:
+            size = self._sizes.get(name)
+            if size is None:
+                size = self._sizes[name] = disk_use(self.folder / name)
+            total += size
+        return total
+
+
+class SandboxFiles:
+    """The files of one sandbox: one directory, or a top over frozen layers. Everything blocks.
+
+    Args:
+        files: makes the directories.
+        layers: of the provider.
+        layout: what commands see at first.
+        names: the layers under it, the newest first; none for a plain directory.
+    """
+
+    def __init__(
+        self, files: Files, layers: Layers, layout: Layout, names: Sequence[str] = ()
+    ) -> None:
+        self.layout = layout
+        self.names = tuple(names)
+        self._files = files
+        self._layers = layers
+        self._folder = files.folder
+
+    @classmethod
+    def over(cls, files: Files, layers: Layers, names: Sequence[str]) -> SandboxFiles:
+        """Files that begin as frozen layers are; call it in the mount thread.
+
+        Raises:
+            OSError: the kernel refused.
+        """
+        layers.hold(names)
+        try:
+            layout = files.stacked([layers.folder / name for name in names])
+            made = cls(files, layers, layout, names)
+            made._mount()
+        except BaseException:
+            layers.release(names)
+            raise
+        return made
+
+    def _mount(self) -> None:
+        for part in ("top", "work", "merged"):
+            (self._folder / part).mkdir(exist_ok=True)
+        self._layers.mounts.overlay(self._layers.folder, self.names, self._folder)
+
+    def freeze(self) -> tuple[str, ...]:
+        """Turn all there is into layers and go on above them; call it in the mount thread.
+
+        Nothing inside may run meanwhile, and what starts later has to take the new layout.
+
+        Raises:
+            OSError: the kernel refused.
+        """
+        top = self._folder / ("top" if self.names else "files")
+        if self.names and not any(top.iterdir()):
+            return self.names
+        if self.names:
+            self._layers.mounts.unmount(self._folder / "merged")
+        name = self._layers.add(top)
+        self._layers.hold([name])
+        self.names = (name, *self.names)
+        self.layout = self._files.stacked([self._layers.folder / each for each in self.names])
+        self._mount()
+        if len(self.names) > DEPTH:
+            self._rebase()
+        return self.names
+
+    def _rebase(self) -> None:
+        """Copy all layers into one."""
+        copied = self._folder / "rebased"
+        copy_folder(self._folder / "merged", copied)
+        self._layers.mounts.unmount(self._folder / "merged")
+        old, self.names = self.names, (self._layers.add(copied),)
+        self._layers.hold(self.names)
+        self._mount()
+        self._layers.release(old)
+
+    def copy(self, target: Path) -> None:
+        """Copy what commands see; call it in the mount thread.
+
+        Raises:
+            OSError: something could not be read or written.
+        """
+        try:
+            copy_folder(self._folder / ("merged" if self.names else "files"), target)
+        except subprocess.SubprocessError as error:
+            raise OSError(f"the copy did not end: {error}") from error
+
+    def use(self) -> int:
+        """Bytes that it takes, what it shares with others included."""
+        if not self.names:
+            return disk_use(self._folder / "files")
+        return disk_use(self._folder / "top") + self._layers.size(self.names)
+
+    def unmount(self) -> None:
+        """Let go of the mount; call it in the mount thread, before :meth:`remove`."""
+        if self.names and self._layers.mounts.private:
+            with contextlib.suppress(OSError):
+                self._layers.mounts.unmount(self._folder / "merged")
+
+    def remove(self) -> None:
+        """Free everything; takes long for many files."""
+        remove_folder(self._folder)
+        self._layers.release(self.names)
+        self.names = ()

@@ -1,0 +1,92 @@
+"""A thread with a mount namespace of its own: what it mounts, and starts, nobody else sees.
+
+When the thread ends, at the latest with this process, its mounts are gone and the processes that it
+started are killed: nothing is left to unmount.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+__all__ = ["MountThread"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+CLONE_NEWNS = 0x20000
+MS_REC, MS_SLAVE = 0x4000, 1 << 19
+MNT_DETACH = 2
+OPTIONS = "index=off,redirect_dir=off,metacopy=off,xino=off"
+
+
+class MountThread:
+    """One thread, in which everything runs that has to do with mounts.
+
+    Where this process may not make a namespace, the thread runs things all the same, and
+    :attr:`private` is False.
+    """
+
+    def __init__(self) -> None:
+        self.private = False
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._pool = ThreadPoolExecutor(1, "trajgym-mounts", initializer=self._begin)
+
+    def _begin(self) -> None:
+        if os.geteuid() != 0 or self._libc.unshare(CLONE_NEWNS) != 0:
+            return
+        # Mounts of the host still arrive here; ours never arrive there.
+        self.private = self._libc.mount(None, b"/", None, MS_REC | MS_SLAVE, None) == 0
+
+    async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``work`` in the thread.
+
+        Raises:
+            RuntimeError: the thread was closed.
+        """
+        return await asyncio.wrap_future(self._pool.submit(work, *args, **kwargs))
+
+    def overlay(self, base: Path, layers: Sequence[str], folder: Path) -> None:
+        """Mount layers under ``folder``'s ``top`` at its ``merged``; call it in the thread.
+
+        Args:
+            base: where the layers are.
+            layers: their names, the newest first.
+            folder: has the empty directories ``work`` and ``merged``, and ``top``.
+
+        Raises:
+            OSError: the kernel refused.
+        """
+        place = os.path.relpath(folder, base)
+        lower = ":".join(layers)
+        text = f"lowerdir={lower},upperdir={place}/top,workdir={place}/work,{OPTIONS}"
+        if len(text) > 4000:
+            raise OSError(f"{len(layers)} layers are too many for one mount")
+        os.chdir(base)  # this thread's own directory: names stay short
+        try:
+            target = os.fsencode(folder / "merged")
+            if self._libc.mount(b"overlay", target, b"overlay", 0, text.encode()) != 0:
+                number = ctypes.get_errno()
+                raise OSError(number, f"overlay mount at {folder}: {os.strerror(number)}")
+        finally:
+            os.chdir("/")
+
+    def unmount(self, place: Path) -> None:
+        """Take a mount away, at once for new users; call it in the thread.
+
+        Raises:
+            OSError: nothing is mounted there.
+        """
+        if self._libc.umount2(os.fsencode(place), MNT_DETACH) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"{place}: {os.strerror(number)}")
+
+    def close(self) -> None:
+        """End the thread once it has done what it was given."""
+        self._pool.shutdown(wait=False)

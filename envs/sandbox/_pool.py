@@ -1,0 +1,256 @@
+"""Sandboxes started before they are asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from trajgym.envs.sandbox._aio import see_through
+from trajgym.envs.sandbox._base import Sandbox, SandboxProvider, SandboxSpec, Snapshot
+from trajgym.envs.sandbox._command import close_all
+from trajgym.envs.sandbox._docker import DockerProvider
+from trajgym.envs.sandbox._errors import SandboxError
+from trajgym.trajectory import InvalidInput
+
+__all__ = ["WarmPool"]
+
+_log = logging.getLogger(__name__)
+WINDOW = 30.0
+"""Seconds of demand that are kept ready for."""
+START_SECONDS = 120.0
+RETRY_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Sandboxes of one spec, labels apart."""
+
+    spec: SandboxSpec
+    idle: deque[Sandbox] = field(default_factory=deque)
+    demand: deque[float] = field(default_factory=deque)
+    used: float = 0.0
+    starting: int = 0
+    not_before: float = 0.0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class WarmPool(SandboxProvider):
+    """A provider that starts sandboxes ahead, so that most are handed out in a millisecond.
+
+    For every spec that was asked for, as many are kept ready as were taken in the last half
+    minute, within ``idle`` a spec and ``total`` in all. Nothing ever comes back: a sandbox serves
+    one session and is closed. Forks of Docker sandboxes take ready ones, too.
+
+    A container's labels can't be changed once it is there: a ready one carries its owner's, and
+    those of the spec that was asked for first, without ``session``.
+
+    Args:
+        inner: starts them; closed with the pool.
+        idle: most that wait for one spec.
+        total: most that wait at all.
+        reserve: bytes of the host's memory that stay free; below that none is started ahead.
+        seconds: after so long without demand, those that wait for a spec are closed.
+    """
+
+    def __init__(
+        self,
+        inner: SandboxProvider,
+        *,
+        idle: int = 8,
+        total: int = 64,
+        reserve: int = 1 << 30,
+        seconds: float = 300.0,
+    ) -> None:
+        if idle < 1 or total < 1:
+            raise InvalidInput("a pool needs idle and total of at least 1")
+        self.inner = inner
+        self.name = inner.name
+        self._idle = idle
+        self._total = total
+        self._reserve = reserve
+        self._seconds = seconds
+        self._kinds: dict[tuple[Any, ...], _Kind] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._closed = False
+        # As many as start no slower together than one after the other.
+        self._slots = asyncio.Semaphore(2 * (os.cpu_count() or 1))
+        if isinstance(inner, DockerProvider):
+            inner.borrow = self.take
+
+    async def check(self) -> None:
+        """See :meth:`SandboxProvider.check`."""
+        await self.inner.check()
+
+    def ready(self, spec: SandboxSpec) -> int:
+        """How many wait for this spec."""
+        kind = self._kinds.get(_key(spec))
+        return 0 if kind is None else len(kind.idle)
+
+    async def warm(self, spec: SandboxSpec, count: int = 1) -> None:
+        """Wait until so many (at most ``idle``) are ready.
+
+        Raises:
+            SandboxError: they can't be started.
+        """
+        kind = self._kind(spec)
+        while not self._closed:
+            missing = min(count, self._idle) - len(kind.idle)
+            if missing <= 0:
+                return
+            starts = [self._start(kind) for _ in range(missing - kind.starting)]
+            if not starts:
+                kind.changed.clear()
+                await kind.changed.wait()
+            for error in await asyncio.gather(*starts, return_exceptions=True):
+                if error is not None:
+                    raise error
+
+    async def start(self, spec: SandboxSpec, *, timeout: float = START_SECONDS) -> Sandbox:
+        """See :meth:`SandboxProvider.start`; a ready sandbox is handed out if there is one."""
+        return self.take(spec) or await self.inner.start(spec, timeout=timeout)
+
+    def take(self, spec: SandboxSpec) -> Sandbox | None:
+        """Hand out a ready sandbox, if there is one, and begin to start the next."""
+        if self._closed:
+            return None
+        kind = self._kind(spec)
+        kind.demand.append(time.monotonic())
+        kind.used = time.monotonic()
+        found = None
+        while kind.idle and found is None:
+            found = kind.idle.popleft()
+            if not found.alive:
+                self._spawn(found.close())
+                found = None
+        if found is not None:
+            found.spec = spec
+        self._refill(kind)
+        self._set_alarm()
+        return found
+
+    def _kind(self, spec: SandboxSpec) -> _Kind:
+        key = _key(spec)
+        if key not in self._kinds:
+            labels = {name: text for name, text in spec.labels.items() if name != "session"}
+            self._kinds[key] = _Kind(dataclasses.replace(spec, labels=labels))
+        return self._kinds[key]
+
+    def _refill(self, kind: _Kind) -> None:
+        now = time.monotonic()
+        while kind.demand and kind.demand[0] < now - WINDOW:
+            kind.demand.popleft()
+        wanted = min(self._idle, len(kind.demand))
+        waiting = sum(len(other.idle) + other.starting for other in self._kinds.values())
+        room = self._total - waiting
+        missing = min(wanted - len(kind.idle) - kind.starting, room)
+        if now < kind.not_before or _free_memory() < self._reserve:
+            return
+        for _ in range(missing):
+            self._spawn(self._refill_one(kind))
+
+    async def _refill_one(self, kind: _Kind) -> None:
+        try:
+            await self._start(kind)
+        except SandboxError as error:
+            if self._closed:
+                return
+            # Whoever asks for it next hears it himself.
+            kind.not_before = time.monotonic() + RETRY_SECONDS
+            _log.warning("no sandbox could be started ahead: %s", error)
+
+    async def _start(self, kind: _Kind) -> None:
+        kind.starting += 1
+        try:
+            async with self._slots:
+                if self._closed:
+                    return
+                made = await self.inner.start(kind.spec, timeout=START_SECONDS)
+            await made.settle()
+            if made.alive:  # else the pool was closed meanwhile
+                kind.idle.append(made)
+        finally:
+            kind.starting -= 1
+            kind.changed.set()
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _set_alarm(self) -> None:
+        if self._alarm is None and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_later(self._seconds, self._drop_unused)
+
+    def _drop_unused(self) -> None:
+        self._alarm = None
+        now = time.monotonic()
+        for key, kind in list(self._kinds.items()):
+            if now - kind.used >= self._seconds and not kind.starting:
+                del self._kinds[key]
+                self._spawn(close_all(kind.idle))
+        if self._kinds:
+            self._set_alarm()
+
+    async def restore(
+        self, snapshot: Snapshot, spec: SandboxSpec, *, timeout: float = START_SECONDS
+    ) -> Sandbox:
+        """See :meth:`SandboxProvider.restore`; never a ready one."""
+        return await self.inner.restore(snapshot, spec, timeout=timeout)
+
+    async def discard(self, snapshot: Snapshot) -> None:
+        """See :meth:`SandboxProvider.discard`."""
+        await self.inner.discard(snapshot)
+
+    async def reap(self) -> int:
+        """See :meth:`SandboxProvider.reap`."""
+        return await self.inner.reap()
+
+    def isolation(self) -> dict[str, str]:
+        """See :meth:`SandboxProvider.isolation`."""
+        return self.inner.isolation()
+
+    async def close(self) -> None:
+        """See :meth:`SandboxProvider.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        await see_through(self._close())
+
+    async def _close(self) -> None:
+        await self.inner.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=START_SECONDS)
+        self._kinds.clear()
+
+
+def _key(spec: SandboxSpec) -> tuple[Any, ...]:
+    """Everything of a spec that makes a difference inside."""
+    found: list[Any] = []
+    for entry in dataclasses.fields(spec):
+        value = getattr(spec, entry.name)
+        if entry.name == "labels":
+            continue
+        found.append(tuple(sorted(value.items())) if isinstance(value, dict) else value)
+    return tuple(found)
+
+
+def _free_memory() -> int:
+    """Bytes of memory that the host can still give; much where that is not known."""
+    try:
+        with open("/proc/meminfo") as file:  # noqa: PTH123  short and often
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 1 << 62

@@ -1,0 +1,173 @@
+"""Forks and kept states beyond what every kind promises."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.sandbox.conftest import BASE, docker, tiny_root
+from trajgym.envs.sandbox import (
+    DockerProvider,
+    EmbeddedProvider,
+    SandboxProvider,
+    SandboxSpec,
+    Snapshot,
+    SnapshotFailed,
+    _docker_fork,
+    _docker_images,
+    _embedded_layers,
+)
+from trajgym.trajectory import InvalidInput
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trajgym.envs.sandbox import Sandbox
+
+TINY = "trajgym/test-tiny"
+EMBEDDED = pytest.mark.parametrize("provider", ["bubblewrap"], indirect=True)
+
+
+async def _close(*sandboxes: Sandbox) -> None:
+    await asyncio.gather(*(sandbox.close() for sandbox in sandboxes))
+
+
+@pytest.mark.docker
+@pytest.mark.usefixtures("engine")
+async def test_docker_fork_makes_no_image() -> None:
+    """A fork carries changes over to a container of the same image; no image is left or made."""
+    async with DockerProvider() as provider, await provider.start(SandboxSpec(image=BASE)) as box:
+        await box.run("echo a > file; rm -f /work/none")
+        fork = await box.fork()
+        seen = await provider.engine.call(lambda api: api.inspect_container(fork.container))
+        assert seen["Config"]["Image"] == BASE
+        assert await fork.read_file("file") == b"a\n"
+
+
+@pytest.mark.docker
+@pytest.mark.usefixtures("engine")
+async def test_docker_fork_by_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the engine's files can't be read, a commit does it, and its image goes at the end."""
+    monkeypatch.setattr(_docker_fork, "MAX_ENTRIES", 0)
+    async with DockerProvider() as provider, await provider.start(SandboxSpec(image=BASE)) as box:
+        await box.run("echo a > file")
+        forks = await box.forks(2)
+        image = forks[0].image
+        assert image.startswith("trajgym/snapshot:")
+        assert await forks[1].read_file("file") == b"a\n"
+        with pytest.raises(SnapshotFailed, match="discarded"):
+            await provider.restore(Snapshot("docker", image), box.spec)
+        await forks[0].close()
+        assert docker("images", "-q", image)
+        await forks[1].close()
+        assert not docker("images", "-q", image)
+
+
+@pytest.mark.docker
+@pytest.mark.usefixtures("engine")
+async def test_docker_image_is_rebased(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image near the driver's layer limit is made of one layer again, with all that it had."""
+    monkeypatch.setattr(_docker_images, "MAX_LAYERS", 2)
+    await asyncio.to_thread(_import_tiny)
+    spec = SandboxSpec(image=TINY, env={"ODD": 'a "b" $c'})
+    try:
+        async with DockerProvider() as provider:
+            box = await provider.start(spec)
+            counts = []
+            for number in range(3):
+                await box.run(f"echo {number} >> file; chmod 700 file")
+                snapshot = await box.snapshot()
+                counts.append(
+                    await provider.engine.call(
+                        lambda api, image=snapshot.id: _docker_images.layer_count(api, image)
+                    )
+                )
+                await box.close()
+                box = await provider.restore(snapshot, spec)
+            assert counts == [2, 1, 2]
+            saw = await box.run('cat file; stat -c %u:%a file; echo "$ODD"')
+            assert saw.stdout == b'0\n1\n2\n1000:700\na "b" $c\n', saw
+    finally:
+        docker("rmi", "-f", TINY)
+
+
+def _import_tiny() -> None:
+    command = ["docker", "import", "-", TINY]
+    subprocess.run(command, input=tiny_root(), capture_output=True, check=True, timeout=60)
+
+
+@EMBEDDED
+async def test_embedded_fork_shares_what_is_there(
+    provider: EmbeddedProvider, tmp_path: Path
+) -> None:
+    """Sixteen forks of a large change take its space once, and free it with the last of them."""
+    size = 20 << 20
+    box = await provider.start(SandboxSpec())
+    await box.run(f"head -c {size} /dev/urandom > big")
+    forks = await box.forks(16)
+    sums = await asyncio.gather(*(fork.run("cksum < big") for fork in forks))
+    assert len({done.stdout for done in sums}) == 1
+    assert _embedded_layers.disk_use(tmp_path / "sandboxes") < 2 * size
+    await _close(box, *forks)
+    assert _embedded_layers.disk_use(tmp_path / "sandboxes") < 1 << 20
+
+
+@EMBEDDED
+async def test_embedded_fork_counts_what_it_shares(provider: EmbeddedProvider) -> None:
+    """The disk limit of a fork counts the files that it was forked with."""
+    limits = SandboxSpec().limits
+    spec = SandboxSpec(limits=type(limits)(disk=8 << 20))
+    async with await provider.start(spec) as box:
+        await box.run("head -c 6000000 /dev/zero > a")
+        async with await box.fork() as fork:
+            done = await fork.run("head -c 6000000 /dev/zero > b; sleep 20", timeout=15)
+            assert done.exit_code == 137
+            assert b"disk limit" in done.stderr
+
+
+@EMBEDDED
+async def test_embedded_layers_are_rebased(
+    provider: EmbeddedProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long line of forks goes on past the depth at which layers are copied into one."""
+    monkeypatch.setattr(_embedded_layers, "DEPTH", 3)
+    box = await provider.start(SandboxSpec())
+    await box.run("mkdir d; touch d/0")
+    for number in range(1, 9):
+        fork = await box.fork()
+        await box.close()
+        box = fork
+        await box.run(f"touch d/{number}; rm d/{number - 1}; echo {number} >> log")
+    assert (await box.run("ls d; cat log")).stdout == b"8\n1\n2\n3\n4\n5\n6\n7\n8\n"
+    await box.close()
+
+
+@EMBEDDED
+async def test_embedded_fork_without_overlays(
+    provider: EmbeddedProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the kernel stacks no layers, forks are copies."""
+    monkeypatch.setattr(provider.layers, "_works", False)
+    async with await provider.start(SandboxSpec()) as box:
+        await box.run("echo a > file")
+        async with await box.fork() as fork:
+            await fork.run("echo b > file")
+            assert await box.read_file("file") == b"a\n"
+            assert await fork.read_file("file") == b"b\n"
+
+
+async def test_busy_shell_is_said_to_be_lost(provider: SandboxProvider, spec: SandboxSpec) -> None:
+    """A fork names the shells whose processes or environment it did not take along."""
+    async with await provider.start(spec) as box:
+        shell = await box.shell("main")
+        await shell.run("cd /usr; sleep 60 &")
+        async with await box.fork() as fork:
+            assert "what runs in shell 'main'" in fork.lost
+            assert (await fork.shells["main"].run("pwd")).stdout == b"/usr\n"
+        with pytest.raises(InvalidInput, match="main"):
+            await box.shell("main")
+        with pytest.raises(InvalidInput, match="at least one"):
+            await box.forks(0)
