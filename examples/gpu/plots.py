@@ -66,8 +66,12 @@ def staleness(folder: Path, axes: Any) -> None:
     for i, (name, counts) in enumerate(by_deriver.items()):
         ages = sorted(counts)
         shares = [counts[a] / counts.total() for a in ages]
-        axes.bar([a + i * width for a in ages], shares, width, label=name)
+        middle = (len(by_deriver) - 1) / 2
+        places = [a + (i - middle) * width for a in ages]
+        axes.bar(places, shares, width, label=name, color=_COLOURS.get(name, "grey"))
+    oldest = max((max(counts) for counts in by_deriver.values()), default=0)
     axes.set(xlabel="versions behind when trained", ylabel="share of samples")
+    axes.set_xticks(range(oldest + 1))
     axes.grid(alpha=0.3, axis="y")
     if by_deriver:
         axes.legend()
