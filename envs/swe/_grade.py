@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from trajgym.envs import EnvironmentFault
 from trajgym.envs.sandbox import SandboxFileError
 from trajgym.envs.swe._extract import git_env, git_setup
+from trajgym.envs.swe._hunks import parse_patch
 from trajgym.envs.swe._images import prepare
 from trajgym.envs.swe._layout import REPO, import_roots
 from trajgym.envs.swe._outcome import Graded, merged, outcome_of, passing, wanted
@@ -159,8 +160,9 @@ class _Grading:
         if listing.dropped_stdout:
             return "the change touches too many files"
         roots = import_roots(self.record)
+        sources = {changed.path for changed in parse_patch(self.record.patch)}
         for change in parse_raw_diff(listing.stdout):
-            if reason := refusal(change, roots, task_tests):
+            if reason := refusal(change, roots, task_tests, sources):
                 self.left_out[change] = reason
         own = {*task_tests, *(test.split("::")[0] for test in wanted(self.record))}
         self.tried = attempts(self.left_out, await self._added(), own)

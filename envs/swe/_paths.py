@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
 __all__ = ["Change", "is_test_path", "parse_raw_diff", "refusal"]
 
@@ -56,13 +56,19 @@ def is_test_path(path: str) -> bool:
     return bool(_TEST_DIRS.intersection(folders)) or bool(_TEST_FILE.match(folders[-1]))
 
 
-def refusal(change: Change, import_roots: Iterable[str], task_tests: Iterable[str]) -> str | None:
+def refusal(
+    change: Change,
+    import_roots: Iterable[str],
+    task_tests: Iterable[str],
+    sources: Container[str] = (),
+) -> str | None:
     """Say why a change is not taken into grading, or return None if it is.
 
     Args:
         change: one path of the agent's change.
         import_roots: folders on the import path, relative to the repository (``""`` or ``src``).
         task_tests: paths that the task's own test patch writes.
+        sources: paths that the gold patch changes: they are no tests, whatever their names say.
     """
     path = change.text
     if {change.old_mode, change.new_mode} - _REGULAR:
@@ -72,7 +78,7 @@ def refusal(change: Change, import_roots: Iterable[str], task_tests: Iterable[st
             return "test"
     folders = path.lower().split("/")
     name = folders[-1]
-    if is_test_path(path):
+    if is_test_path(path) and path not in sources:
         return "test"
     if name in _RUNNER_FILES:
         return "test configuration"

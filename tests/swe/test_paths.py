@@ -59,6 +59,15 @@ def test_existing_module_may_be_changed() -> None:
     assert refusal(change("src/re.py", status="M"), ["src"], []) is None
 
 
+def test_module_called_tests_may_be_source() -> None:
+    """What the gold patch changes is source, whatever its name; the task's own tests never are."""
+    module = change("src/pkg/tests.py", status="M")
+    assert refusal(module, ["src"], TESTS) == "test"
+    assert refusal(module, ["src"], TESTS, {"src/pkg/tests.py"}) is None
+    own = change("tests/test_new.py")
+    assert refusal(own, ["src"], TESTS, {"tests/test_new.py"}) == "test"
+
+
 def test_raw_listing_keeps_odd_names() -> None:
     """Names with blanks, line ends and bytes that are not UTF-8 come through."""
     listing = b":000000 100644 0 1 A\0a b\nc\0:100644 100755 1 1 M\0\xff\0"
