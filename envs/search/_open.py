@@ -195,14 +195,21 @@ def builtin_index() -> Path:
 
 @dataclass(slots=True)
 class _Shared:
-    engine: SearchEngine
+    opening: asyncio.Task[SearchEngine]
     users: int = 0
+
+    @property
+    def engine(self) -> SearchEngine | None:
+        """The engine, once it is open."""
+        done = self.opening.done() and not self.opening.cancelled()
+        return self.opening.result() if done and self.opening.exception() is None else None
 
 
 # Clients are bound to the loop that opened them.
 _shared: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Shared]] = (
     weakref.WeakKeyDictionary()
 )
+_closing: set[asyncio.Future[None]] = set()
 
 
 async def shared_engine(config: EngineConfig, *, web: bool = False) -> SearchEngine:
@@ -212,23 +219,42 @@ async def shared_engine(config: EngineConfig, *, web: bool = False) -> SearchEng
     """
     engines = _shared.setdefault(asyncio.get_running_loop(), {})
     key = json.dumps([config, web], sort_keys=True)
-    if key not in engines:
-        # An index opens files, a dense one loads a model: not on the loop.
-        made = await asyncio.to_thread(open_engine, config, web=web)
-        if key in engines:  # another session was faster
-            await made.close()
-        else:
-            engines[key] = _Shared(made)
-    engines[key].users += 1
-    return engines[key].engine
+    shared = engines.get(key)
+    if shared is None:
+        # An index opens files, a dense one loads a model: not on the loop, and only once.
+        opening = asyncio.create_task(asyncio.to_thread(open_engine, config, web=web))
+        shared = engines[key] = _Shared(opening)
+    shared.users += 1
+    try:
+        return await asyncio.shield(shared.opening)
+    except BaseException:
+        await _leave(engines, key)
+        raise
 
 
 async def release(engine: SearchEngine) -> None:
     """Give back what :func:`shared_engine` gave; the last user closes it."""
     engines = _shared.get(asyncio.get_running_loop(), {})
-    for key, shared in list(engines.items()):
+    for key, shared in engines.items():
         if shared.engine is engine:
-            shared.users -= 1
-            if not shared.users:
-                del engines[key]
-                await engine.close()
+            await _leave(engines, key)
+            return
+
+
+async def _leave(engines: dict[str, _Shared], key: str) -> None:
+    shared = engines[key]
+    shared.users -= 1
+    if shared.users:
+        return
+    del engines[key]
+    if shared.engine is not None:
+        await shared.engine.close()
+    else:  # it was not awaited to the end, or has failed
+        shared.opening.add_done_callback(_discard)
+
+
+def _discard(opening: asyncio.Task[SearchEngine]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        closing = asyncio.ensure_future(opening.result().close())
+        _closing.add(closing)
+        closing.add_done_callback(_closing.discard)

@@ -298,3 +298,23 @@ def test_bad_engine_settings(settings: Any, message: str) -> None:
     """What is wrong with an engine's settings is said before any session runs."""
     with pytest.raises(InvalidInput, match=message):
         open_engine(settings)
+
+
+async def test_sessions_share_one_engine_and_the_last_one_closes_it(index: Path) -> None:
+    """Users of one configuration get the same engine, opened once, also where one is cancelled."""
+    from trajgym.envs.search._open import release, shared_engine
+
+    waiting = [asyncio.create_task(shared_engine(str(index))) for _ in range(4)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    engines = await asyncio.gather(*waiting[1:])
+    assert len(set(map(id, engines))) == 1
+    for engine in engines[1:]:
+        await release(engine)
+    assert (await engines[0].search(["salt"], 1))[0]
+    await release(engines[0])
+    again = await shared_engine(str(index))
+    assert again is not engines[0]
+    await release(again)
+    with pytest.raises(InvalidInput, match="no index here"):
+        await shared_engine("nowhere")
