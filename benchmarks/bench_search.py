@@ -13,7 +13,6 @@ import asyncio
 import importlib.util
 import json
 import platform
-import resource
 import shutil
 import sqlite3
 import subprocess
@@ -110,7 +109,9 @@ def _build(kind: str, count: int, folder: Path) -> None:
 
 
 def _peak() -> float:
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    # getrusage would count what the parent held when this process was started.
+    status = Path("/proc/self/status").read_text()
+    return round(int(status.partition("VmHWM:")[2].split()[0]) / 1024)
 
 
 def _build_fts5(count: int, folder: Path) -> None:
