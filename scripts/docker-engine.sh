@@ -16,7 +16,8 @@ pidfile=/var/run/trajgym-dockerd.pid
 say() { echo "docker-engine: $*" >&2; }
 fail() { say "$*"; exit 1; }
 answers() { timeout 5 docker version --format '{{.Server.Version}}' 2>/dev/null; }
-running() { [ -s "$pidfile" ] && kill -0 "$(cat "$pidfile")" 2>/dev/null; }
+# The number may have gone to another process since.
+running() { [ -s "$pidfile" ] && grep -qx dockerd "/proc/$(cat "$pidfile")/comm" 2>/dev/null; }
 
 stop() {
     running || { say "this script started no engine that still runs"; exit 0; }
@@ -69,6 +70,7 @@ if ! command -v dockerd >/dev/null || ! command -v iptables >/dev/null; then
 fi
 if ! running; then
     say "starting dockerd, log in $log"
+    rm -f "$pidfile"
     # A session of its own: it must outlive this script and the terminal that ran it.
     setsid dockerd --pidfile "$pidfile" >>"$log" 2>&1 </dev/null &
 fi
