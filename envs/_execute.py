@@ -8,10 +8,16 @@ import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trajgym.envs._errors import EnvironmentFault, ToolError, Truncate
+from trajgym.envs._errors import ToolError, Truncate
 from trajgym.envs._tools import Image, ToolResult, tools_of
-from trajgym.envs.sandbox import SandboxError
-from trajgym.trajectory import CallResult, Message, image_part, replace_surrogates, tool_calls_of
+from trajgym.trajectory import (
+    CallResult,
+    Message,
+    TrajgymError,
+    image_part,
+    replace_surrogates,
+    tool_calls_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,13 +40,12 @@ class Fault(NamedTuple):
 
 def fault_of(error: BaseException, part: str = "env") -> Fault:
     """Return where an exception belongs: sandbox, a part the environment named, or ``part``."""
-    if isinstance(error, SandboxError):
-        part = "sandbox"
-    elif isinstance(error, EnvironmentFault):
-        part = error.part
+    # Errors of ours that know their part carry it: this module imports no sandbox, no policy.
+    own = getattr(error, "part", None) if isinstance(error, TrajgymError) else None
     cause = str(error) or type(error).__name__
-    if not isinstance(error, (SandboxError, EnvironmentFault)):
+    if own is None:
         cause = f"{type(error).__name__}: {cause}"
+    part = own or part
     return Fault(part, replace_surrogates(cause), "".join(traceback.format_exception(error)))
 
 

@@ -32,6 +32,8 @@ __all__ = [
 class SandboxError(TrajgymError):
     """A sandbox could not do what it promises; outside the agent's control."""
 
+    part = "sandbox"
+
 
 class SandboxUnavailable(SandboxError):
     """No engine answers, or the kernel does not allow this kind of sandbox."""
