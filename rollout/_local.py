@@ -102,6 +102,12 @@ class LocalEngine(TokenEngine):
             return await asyncio.get_running_loop().run_in_executor(
                 self._thread, self._run, job, asked
             )
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._closing.is_set() and not (task and task.cancelling()):
+                # Closing took the job away before the thread began it.
+                raise PolicyUnavailable(f"engine {self.name!r} is closed") from None
+            raise
         finally:
             stop.set()  # on cancellation the thread ends at the next token
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -169,7 +170,8 @@ async def test_a_cancelled_call_frees_the_model(model: Any) -> None:
     running = asyncio.create_task(ask(100_000))
     await asyncio.sleep(0)
     await asyncio.wait_for(engine.close(), 60)
-    assert await running is not None
+    with contextlib.suppress(PolicyUnavailable):  # closed before the thread had begun
+        assert await running is not None
     with pytest.raises(PolicyUnavailable, match="closed"):
         await ask(4)
 
