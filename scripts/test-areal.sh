@@ -16,6 +16,8 @@ if [ ! -e "$venv/.ready" ] || [ pyproject.toml -nt "$venv/.ready" ]; then
     [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
     "$venv/bin/pip" install --quiet "$torch"
     "$venv/bin/pip" install --quiet --no-deps areal==1.0.4
+    # First what has exact pins of its own: together with the rest, pip searches for ever.
+    "$venv/bin/pip" install --quiet 'litellm[proxy]==1.83.7'
     "$venv/bin/pip" install --quiet --requirement tests/areal/requirements.txt
     "$venv/bin/pip" install --quiet --editable . pytest pytest-asyncio pytest-timeout
     touch "$venv/.ready"
