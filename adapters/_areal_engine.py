@@ -68,8 +68,12 @@ def is_paused(engine: Any) -> bool:
 class ArealEngine(TokenEngine):
     """Samples with ``agenerate``: AReaL interrupts and continues a response by itself.
 
-    Every session has one request id, which keeps it on one server. Versions are those that AReaL
-    reports, token by token.
+    Every session has one request id, which keeps it on one server.
+
+    Versions are those that AReaL reports, token by token, which it reads when an answer is there:
+    one that crosses a weight update on the wire is labelled too new. So the first run of a
+    response has a range that begins with the version at its request. Later runs were asked for
+    after the update that ended the run before, because AReaL pauses for updates.
 
     Args:
         engine: AReaL's ``InferenceEngine``.
@@ -120,18 +124,25 @@ class ArealEngine(TokenEngine):
         request = ModelRequest(input_ids=prompt, gconfig=config)
         if session:
             request.rid = session
-        response = await self._answer(request)
+        version, response = await self._answer(request)
         if list(response.input_tokens) != prompt:
             raise PolicyGarbage("AReaL answered another prompt than the one that it was given")
         return Generation(
             response.output_tokens,
             response.output_logprobs,
-            _segments(response.output_versions),
+            _segments(version, response.output_versions),
             _FINISH.get(response.stop_reason, "stop"),
         )
 
-    async def _answer(self, request: Any) -> Any:
-        """Wait for AReaL on a clock that stands still while it is paused."""
+    async def _answer(self, request: Any) -> tuple[int, Any]:
+        """Wait for AReaL on a clock that stands still while it is paused.
+
+        Returns:
+            The version at the request, and the response.
+        """
+        while is_paused(self._engine):  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(_POLL)
+        version = int(self._engine.get_version())
         call = asyncio.ensure_future(self._engine.agenerate(request))
         spent = 0.0
         try:
@@ -144,7 +155,7 @@ class ArealEngine(TokenEngine):
                         f"AReaL gave no answer within {self._timeout:g} s; raise turn_timeout= if "
                         "the servers are that slow",
                     )
-            return call.result()
+            return version, call.result()
         except (PolicyUnavailable, asyncio.CancelledError):
             raise
         except Exception as error:
@@ -155,5 +166,11 @@ class ArealEngine(TokenEngine):
                 await asyncio.wait({call}, timeout=_LEAVE)
 
 
-def _segments(versions: Sequence[int]) -> tuple[Segment, ...]:
-    return tuple(Segment(len(list(run)), version, version) for version, run in groupby(versions))
+def _segments(first: int, reported: Sequence[int]) -> tuple[Segment, ...]:
+    """Return runs of versions; ``first`` is the oldest that the first of them can have."""
+    segments: list[Segment] = []
+    oldest = first
+    for version, run in groupby(reported):
+        segments.append(Segment(len(list(run)), min(oldest, version), version))
+        oldest = version + 1
+    return tuple(segments)

@@ -68,9 +68,7 @@ def engine(server: Any) -> Iterator[Callable[..., Any]]:
             "check_trajectory_format": True,
             "pause_grace_period": 0.0,
         }
-        engine = RemoteInfEngine(
-            InferenceEngineConfig(**{**settings, **options}), SGLangBackend()
-        )
+        engine = RemoteInfEngine(InferenceEngineConfig(**{**settings, **options}), SGLangBackend())
         engine.initialize(addr=server.address, train_data_parallel_size=1)
         made.append(engine)
         return engine

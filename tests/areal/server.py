@@ -1,4 +1,4 @@
-"""A server on loopback that plays SGLang: a real model, real aborts, and the truth about each id."""
+"""A server on loopback that plays SGLang: real model, real aborts, the truth about each id."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Server:
     )
     """Every id ever sampled, by the whole sequence that ends with it: version and log-prob."""
     aborted: int = 0
-    hold_after: int | None = None
-    """Requests stop after that many ids until the next pause."""
+    hold: int = 0
+    """So many of the next requests stop after their first id, until the next pause."""
     mute_on: tuple[int, ...] = ()
     """Prompts with these ids in a row are never answered."""
     held: threading.Event = field(default_factory=threading.Event)
-    """A request is being held in the middle of its response."""
+    """All of them are in the middle of a response now."""
     _paused: asyncio.Event = field(default_factory=asyncio.Event)
     _loop: asyncio.AbstractEventLoop | None = None
 
@@ -47,10 +47,12 @@ class Server:
             return web.json_response(_answer(out, "abort", "Abort before prefill"))
         if self.mute_on and _holds(ids, self.mute_on):
             await asyncio.Event().wait()
-        finish = "length"
+        finish, holding = "length", self.hold > 0
+        self.hold -= holding
         for number in range(wanted["max_new_tokens"]):
-            if self.hold_after == number:
-                self.held.set()
+            if holding and number == 1:
+                if not self.hold:
+                    self.held.set()
                 await self._paused.wait()
             if self._paused.is_set():
                 finish = "abort"
