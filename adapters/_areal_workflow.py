@@ -15,11 +15,9 @@ from areal.utils import stats_tracker
 from trajgym.adapters._areal_engine import check_distribution
 from trajgym.adapters._areal_errors import areal_major, need_areal
 from trajgym.adapters._areal_sessions import Plan, sessions_for
-from trajgym.adapters._areal_tasks import read_task
+from trajgym.adapters._areal_tasks import as_deriver, as_spec, read_task
 from trajgym.adapters._areal_tensors import areal_tensors
 from trajgym.adapters._groups import group_rows
-from trajgym.envs import EnvSpec
-from trajgym.rewards import get_deriver
 from trajgym.rollout import renderer_for
 from trajgym.trajectory import InvalidInput
 
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trajgym.adapters._groups import GroupRows
+    from trajgym.envs import EnvSpec
     from trajgym.rewards import Deriver
     from trajgym.rollout import Renderer
     from trajgym.trajectory import Task
@@ -107,7 +106,7 @@ class TrajgymWorkflow(RolloutWorkflow):  # type: ignore[misc]
             if not value > 0:
                 raise InvalidInput(f"{name} is {value}; AReaL needs a deadline for every episode")
         self._plan = Plan(
-            spec=_as_spec(env),
+            spec=as_spec(env),
             store=os.path.abspath(store),  # noqa: PTH100 - a path need not exist yet
             samples=samples,
             gconfig=chosen,
@@ -117,7 +116,7 @@ class TrajgymWorkflow(RolloutWorkflow):  # type: ignore[misc]
             runner_options=runner_options,
             renderer=renderer or _renderer(tokenizer),
         )
-        self._deriver = _as_deriver(deriver)
+        self._deriver = as_deriver(deriver)
         self._dense = dense
         self._turn_ids = areal_major() > 1 if turn_ids is None else turn_ids
         self._skip_flat = skip_flat
@@ -170,20 +169,6 @@ def _report(found: GroupRows) -> None:
         if outcome is not None:
             tracker.scalar(reward=outcome.score, solved=float(outcome.passed))
     tracker.scalar(left_group=float(found.left.total()))
-
-
-def _as_spec(env: EnvSpec | str | Mapping[str, Any]) -> EnvSpec:
-    if isinstance(env, EnvSpec):
-        return env
-    return EnvSpec(id=env) if isinstance(env, str) else EnvSpec(**env)
-
-
-def _as_deriver(deriver: Deriver | str | Mapping[str, Any]) -> Deriver:
-    if isinstance(deriver, str):
-        return get_deriver(deriver)
-    if hasattr(deriver, "derive"):
-        return deriver  # type: ignore[return-value]
-    return get_deriver(deriver["name"], **deriver.get("settings", {}))
 
 
 def _as_gconfig(gconfig: Any) -> Any:

@@ -8,17 +8,29 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from trajgym.adapters._areal_agent import EnvAgent, ExternalAgent
 from trajgym.adapters._areal_engine import ArealEngine
-from trajgym.adapters._areal_tasks import task_dataset
+from trajgym.adapters._areal_tasks import replay_dataset, task_dataset
 from trajgym.adapters._areal_tensors import areal_tensors
 from trajgym.adapters._errors import RolloutFailed
 
 if TYPE_CHECKING:
+    from trajgym.adapters._areal_replay import ReplayWorkflow
     from trajgym.adapters._areal_workflow import TrajgymWorkflow
 
-__all__ = ["ArealEngine", "RolloutFailed", "TrajgymWorkflow", "areal_tensors", "task_dataset"]
+__all__ = [
+    "ArealEngine",
+    "EnvAgent",
+    "ExternalAgent",
+    "ReplayWorkflow",
+    "RolloutFailed",
+    "TrajgymWorkflow",
+    "areal_tensors",
+    "replay_dataset",
+    "task_dataset",
+]
 
-_LAZY = {"TrajgymWorkflow": "_areal_workflow"}
+_LAZY = {"ReplayWorkflow": "_areal_replay", "TrajgymWorkflow": "_areal_workflow"}
 
 
 def __getattr__(name: str) -> Any:

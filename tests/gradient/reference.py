@@ -2,8 +2,8 @@
 
     L = - sum_t w_t min(u_t A_t, clip(u_t, 1 - e, 1 + e) A_t) / (number of trained tokens)
 
-coupled: u = p_theta / p_behaviour, w = 1. decoupled (arXiv 2505.24298, eq. 5): u = p_theta / p_prox,
-w = p_prox / p_behaviour, left out above a cap; p_prox are the weights before the update.
+coupled: u = p_theta / p_behaviour, w = 1. decoupled (arXiv 2505.24298): u = p_theta / p_prox and
+w = p_prox / p_behaviour, left out above a cap; p_prox is the policy before the update.
 """
 
 from __future__ import annotations
@@ -15,20 +15,18 @@ import numpy as np
 from tests.gradient.case import CAP, CLIP
 
 if TYPE_CHECKING:
-    from tests.gradient.case import Case
     from trajgym.trajectory import TrainingRow
 
 
-def reference(case: Case, *, decoupled: bool = False) -> dict[str, Any]:
+def reference(model: Any, rows: list[TrainingRow], *, decoupled: bool = False) -> dict[str, Any]:
     """Return the gradient by parameter."""
-    model = case.model()
-    losses = [_token_losses(model, row, decoupled=decoupled) for row in case.rows]
-    tokens = sum(int(row.loss_mask.sum()) for row in case.rows)
+    losses = [_loss(model, row, decoupled=decoupled) for row in rows]
+    tokens = sum(int(row.loss_mask.sum()) for row in rows)
     (sum(losses) / tokens).backward()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-def _token_losses(model: Any, row: TrainingRow, *, decoupled: bool) -> Any:
+def _loss(model: Any, row: TrainingRow, *, decoupled: bool) -> Any:
     import torch
 
     ids = torch.tensor(row.input_ids[None].astype(np.int64))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +25,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     """Forked sessions, turns sampled by two versions, an advantage for each turn."""
     made = record(tmp_path_factory.mktemp("gradient"))
     for objective in OBJECTIVES:
-        gradient = reference(made, decoupled=objective == "decoupled")
+        gradient = reference(made.model(), made.rows, decoupled=objective == "decoupled")
         save(gradient, made.folder / f"reference_{objective}.npz")
     return made
 
@@ -63,7 +62,8 @@ def test_the_case_has_what_could_go_wrong(case: Case) -> None:
     assert mixed
     assert any(np.unique(row.advantage[row.loss_mask]).size > 1 for row in rows)
     # Without clipping, negated advantages would give the negated gradient.
-    save(reference(case._replace(values=-1.0 * case.values)), case.folder / "negated.npz")
+    negated = reference(case.model(), case._replace(values=-1.0 * case.values).rows)
+    save(negated, case.folder / "negated.npz")
     apart = distance(case.folder / "negated.npz", case.folder / "reference_coupled.npz")
     assert abs(apart - 2.0) > OTHER
 
@@ -87,17 +87,10 @@ def test_the_gradient_is_the_references(trainer: str, objective: str, case: Case
 @pytest.mark.parametrize("name", ["advantage", "logprobs", "loss_mask"])
 def test_a_shift_by_one_token_would_show(name: str, shift: int, case: Case) -> None:
     """One array one token off gives a gradient that is a thousand times farther than allowed."""
-
-    class Shifted:
-        folder = case.folder
-        model = case.model
-        rows = [
-            dataclasses.replace(row, **{name: np.roll(getattr(row, name), shift)})
-            for row in case.rows
-        ]
-
-    wrong: Any = Shifted()
-    save(reference(wrong), case.folder / "shifted.npz")
+    shifted = [
+        dataclasses.replace(row, **{name: np.roll(getattr(row, name), shift)}) for row in case.rows
+    ]
+    save(reference(case.model(), shifted), case.folder / "shifted.npz")
     assert distance(case.folder / "shifted.npz", case.folder / "reference_coupled.npz") > OTHER
 
 
@@ -107,7 +100,7 @@ def test_trl_has_no_decoupled_objective(case: Case) -> None:
 
 
 def test_verl_clips_twice_unless_told(case: Case) -> None:
-    """verl's default clip_ratio_c=3 bounds the loss of bad tokens that became likelier."""
+    """By default, verl's clip_ratio_c=3 bounds the loss of bad tokens that became likelier."""
     assert off("verl", case, "default", against="coupled") > OTHER
 
 
