@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trajgym.adapters._trl_errors import RolloutFailed
+from trajgym.adapters._errors import RolloutFailed
 from trajgym.rewards import Advantages, TurnTable, apply
 from trajgym.rollout import Runner, group_id
 from trajgym.trajectory import InvalidInput, Store, UnsupportedModality, build_rows, validate_row
