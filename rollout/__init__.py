@@ -15,7 +15,7 @@ from trajgym.rollout._certificate import (
 )
 from trajgym.rollout._certificate_judge import CertificateCase, CertificateJudge
 from trajgym.rollout._collect import CollectReport, collect
-from trajgym.rollout._drive import derive_seed, drive
+from trajgym.rollout._drive import derive_seed, drive, run_session
 from trajgym.rollout._engine import Generation, TokenEngine
 from trajgym.rollout._expansion import (
     EntropyExpansion,
@@ -106,6 +106,7 @@ __all__ = [
     "load_smollm2",
     "majority",
     "renderer_for",
+    "run_session",
     "save_smollm2",
     "say",
 ]
