@@ -33,7 +33,7 @@ ESTIMATOR = "trajgym"
 """``algorithm.adv_estimator``: advantages that stand in ``rm_scores`` already."""
 
 
-@register_adv_est(ESTIMATOR)
+@register_adv_est(ESTIMATOR)  # type: ignore[untyped-decorator]
 def given_advantages(token_level_rewards: Any, response_mask: Any, **_: Any) -> tuple[Any, Any]:
     """Return what stands in ``rm_scores`` as the advantages, 0 where nothing is trained.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trajgym.adapters._errors import RolloutFailed
 from trajgym.adapters._verl_engine import VerlEngine
+from trajgym.adapters._verl_prompts import write_prompts
 from trajgym.adapters._verl_settings import LoopSettings, Named, column_value
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ __all__ = [
     "VerlEngine",
     "column_value",
     "given_advantages",
+    "write_prompts",
 ]
 
 _LATER = {
