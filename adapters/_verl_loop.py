@@ -23,7 +23,7 @@ from trajgym.adapters._verl_rows import describe_row, in_order, main_row, reward
 from trajgym.adapters._verl_settings import COLUMN, LoopSettings, Work, read_settings
 from trajgym.envs import Session
 from trajgym.rollout import TokenPolicy, derive_seed, run_session
-from trajgym.trajectory import InvalidInput
+from trajgym.trajectory import InvalidInput, TrajgymError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,7 +92,8 @@ class TrajgymAgentLoop(AgentLoopBase):  # type: ignore[misc]
             # verl's asynchronous trainers come back for ever.
             if not self._takes_lists:
                 raise RolloutFailed(f"no row for this rollout: {error}") from error
-            _log.exception("rollout %s: no row", kwargs.get("uid"))
+            known = isinstance(error, TrajgymError)
+            _log.error("rollout %s: no row: %s", kwargs.get("uid"), error, exc_info=not known)
             return []
         if self._takes_lists:
             return outputs

@@ -7,13 +7,15 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from tests.trl.tiny import Tiny
 from tests.verl.fake import FakeServers
+from trajgym.adapters.verl import column_value
+from trajgym.envs import EnvSpec
+from trajgym.trajectory import Task
 
 ROOT = Path(__file__).parent.parent.parent
 PROMPT, RESPONSE = 384, 512
@@ -50,7 +52,6 @@ class Chain:
 
     def __init__(self, tiny: Tiny) -> None:
         self.tiny = tiny
-        self._managers: dict[str, Any] = {}
 
     def rollout(
         self,
@@ -179,8 +180,44 @@ def running(tiny: Tiny) -> Iterator[Chain]:
 
 def bare(kind: Any) -> Any:
     """Return a trainer without what needs GPUs."""
-    made = kind.__new__(kind)
-    return made
+    return kind.__new__(kind)
 
 
-__all__ = ["Chain", "Rows", "SimpleNamespace", "bare", "configuration", "running"]
+def loop(tiny: Tiny, servers: FakeServers, *overrides: str, **entry: Any) -> Any:
+    """Make an agent loop as verl's worker does for each rollout, in this process."""
+    import hydra
+    from omegaconf import OmegaConf
+    from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+    config = configuration(tiny, *overrides)
+    OmegaConf.resolve(config.actor_rollout_ref.rollout)
+    return hydra.utils.instantiate(
+        config={"_target_": "trajgym.adapters.verl.TrajgymAgentLoop", "name": "own", **entry},
+        trainer_config=DictConfigWrap(config=config),
+        server_manager=servers,
+        tokenizer=tiny.tokenizer,
+        processor=None,
+        hf_model_type="qwen2",
+        dataset_cls=RLHFDataset,
+        data_config=DictConfigWrap(config.data),
+        tools=ToolListWrap([]),
+    )
+
+
+def row(task: Task, env: EnvSpec | None, session: int = 0, **more: Any) -> dict[str, Any]:
+    """Return what verl gives to ``run`` for a row of the data."""
+    return {
+        "trajgym": column_value(task, env),
+        "uid": uuid.uuid4().hex,
+        "session_id": session,
+        "global_steps": 7,
+        "raw_prompt": [{"role": "user", "content": "x"}],
+        **more,
+    }
+
+
+def sampling(**more: Any) -> dict[str, Any]:
+    """Return what verl's workers ask for."""
+    whole = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
+    return {**whole, "logprobs": True, **more}

@@ -39,7 +39,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="session")
 def chain(tiny: Any) -> Iterator[Any]:
-    """verl's V1 chain in a local Ray: workers, TransferQueue, replay buffer, rewards."""
+    """Verl's V1 chain in a local Ray: workers, TransferQueue, replay buffer, rewards."""
     from tests.verl.chain import running
 
     with running(tiny) as made:
