@@ -134,16 +134,14 @@ class Rows:
         return found
 
     def advantages(self, trainer: Any) -> dict[tuple[int, int, int], list[float]]:
-        """Let a trainer class compute advantages as in a step, with the sampled log-probs."""
+        """Let a trainer compute advantages as in a step, with the sampled log-probs as the old."""
         from omegaconf import open_dict
 
         with open_dict(self.config):
             self.config.algorithm.rollout_correction.bypass_mode = True
-        trainer.config, trainer.kl_ctrl_in_reward = self.config, None
-        kind = type(trainer)
         self.metrics: dict[str, Any] = {}
-        batch = kind._compute_old_log_prob(trainer, self.batch, self.metrics)
-        self.batch = kind._compute_advantage(trainer, batch, self.metrics)
+        self.batch = trainer._compute_old_log_prob(self.batch, self.metrics)
+        self.batch = trainer._compute_advantage(self.batch, self.metrics)
         return self.by_key("advantages")
 
 
@@ -176,11 +174,6 @@ def running(tiny: Tiny) -> Iterator[Chain]:
     finally:
         tq.close()
         ray.shutdown()
-
-
-def bare(kind: Any) -> Any:
-    """Return a trainer without what needs GPUs."""
-    return kind.__new__(kind)
 
 
 def loop(tiny: Tiny, servers: FakeServers, *overrides: str, **entry: Any) -> Any:

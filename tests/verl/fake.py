@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.rollout.tokenizers import tokenizer
-from trajgym.rollout import FakeCall, FakeEngine, TemplateRenderer
+from trajgym.rollout import FakeCall, FakeEngine, TemplateRenderer, derive_seed
 from trajgym.trajectory import Message, Sampling
 
 Script = Callable[[FakeCall], "str | Message"]
@@ -64,9 +64,11 @@ class FakeServers:
             await asyncio.sleep(self.delay)
         if self._engine is None:
             self._engine = FakeEngine(self.script, renderer=TemplateRenderer(tokenizer("qwen")))
+        asked = sum(name == request_id for name, _, _ in self.requests)
+        seed = derive_seed(asked, request_id.rpartition("-")[2])
         made = await self._engine.generate(
             prompt_ids,
-            sampling=Sampling(temperature=sampling_params["temperature"]),
+            sampling=Sampling(temperature=sampling_params["temperature"], seed=seed),
             max_tokens=sampling_params["max_tokens"],
             stop_ids=sampling_params["stop_token_ids"],
             session=request_id,
