@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 from trajgym.adapters._errors import RolloutFailed
 from trajgym.adapters._verl_engine import VerlEngine
 from trajgym.adapters._verl_prompts import write_prompts
+from trajgym.adapters._verl_replay import ReplayShape, write_replay
 from trajgym.adapters._verl_settings import LoopSettings, Named, column_value
+from trajgym.adapters._verl_sft import write_sft_messages, write_sft_tokens
 
 if TYPE_CHECKING:
+    from trajgym.adapters._verl_dataset import TokenDataset
     from trajgym.adapters._verl_loop import DenseOutput, TrajgymAgentLoop
     from trajgym.adapters._verl_trainer import (
         StepColocateAsyncTrainer,
@@ -26,15 +29,20 @@ __all__ = [
     "DenseOutput",
     "LoopSettings",
     "Named",
+    "ReplayShape",
     "RolloutFailed",
     "StepColocateAsyncTrainer",
     "StepSeparateAsyncTrainer",
     "StepSyncTrainer",
+    "TokenDataset",
     "TrajgymAgentLoop",
     "VerlEngine",
     "column_value",
     "given_advantages",
     "write_prompts",
+    "write_replay",
+    "write_sft_messages",
+    "write_sft_tokens",
 ]
 
 _LATER = {
@@ -42,6 +50,7 @@ _LATER = {
     "StepColocateAsyncTrainer": "_verl_trainer",
     "StepSeparateAsyncTrainer": "_verl_trainer",
     "StepSyncTrainer": "_verl_trainer",
+    "TokenDataset": "_verl_dataset",
     "TrajgymAgentLoop": "_verl_loop",
     "given_advantages": "_verl_trainer",
 }

@@ -34,7 +34,15 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A two-layer model in a folder, and its tokenizer."""
     from tests.trl.tiny import make
 
-    return make(tmp_path_factory.mktemp("tiny"), steps=1)
+    return make(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def recorded(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Four groups of four sessions that the tiny model played, as they were recorded."""
+    from tests.trl.runs import record
+
+    return record(tiny, tmp_path_factory.mktemp("recorded"))
 
 
 @pytest.fixture(scope="session")
