@@ -12,7 +12,7 @@ from trajgym.trajectory import InvalidInput, MissingExtra
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["LintFinding", "Linter", "lint", "list_linters"]
+__all__ = ["LintFinding", "Linter", "lint", "list_linters", "read_yaml"]
 
 _LINTERS = {
     "verl": "trajgym.adapters._verl_lint:lint_verl",
@@ -87,18 +87,28 @@ def lint(
     return check(settings, [Path(path) for path in data])
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> Any:
+    """Return what a YAML or JSON file holds.
+
+    Raises:
+        InvalidInput: it can't be read.
+        MissingExtra: pyyaml is not installed.
+    """
     try:
         text = path.read_text(encoding="utf-8")
-        settings = json.loads(text) if path.suffix == ".json" else _yaml(text, path)
+        return json.loads(text) if path.suffix == ".json" else _yaml(text)
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{path}: can't be read: {error}") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    settings = read_yaml(path)
     if not isinstance(settings, dict):
         raise InvalidInput(f"{path}: a mapping of settings was expected, not {settings!r:.80}")
     return settings
 
 
-def _yaml(text: str, path: Path) -> Any:
+def _yaml(text: str) -> Any:
     try:
         import yaml
     except ImportError as error:
@@ -106,7 +116,7 @@ def _yaml(text: str, path: Path) -> Any:
     try:
         return yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
-        raise InvalidInput(f"{path}: not YAML: {error}") from error
+        raise ValueError(f"not YAML: {error}") from error
 
 
 def _lay(settings: dict[str, Any], key: str, value: Any) -> None:
