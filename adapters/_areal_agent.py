@@ -51,6 +51,7 @@ class EnvAgent:
     Raises:
         UnknownEnv: there is no such environment.
         UnknownDeriver: there is no such deriver.
+        InvalidInput: the deriver gives advantages, or needs signals that no session has yet.
     """
 
     def __init__(
@@ -69,6 +70,11 @@ class EnvAgent:
         self._spec.resolve()
         self._store = Path(store)
         self._deriver = as_deriver(deriver)
+        if not isinstance(self._deriver.derive(_empty(self._deriver)), Rewards):
+            raise InvalidInput(
+                f"deriver {self._deriver.name!r} gives advantages, which AReaL would add up over "
+                "turns: use one that gives rewards, such as 'outcome', or TrajgymWorkflow",
+            )
         self._sampling = Sampling(temperature=temperature, max_tokens=max_tokens)
         self._turn_timeout = turn_timeout
         self._options = {**runner_options, "deadline": session_timeout}
@@ -90,7 +96,7 @@ class EnvAgent:
 
         Raises:
             RolloutFailed: the session failed. AReaL then rejects the trajectory.
-            InvalidInput: no task in ``data``, or a deriver that gives advantages.
+            InvalidInput: no task in ``data``.
         """
         task = read_task(data)
         completions: dict[int, str] = {}
@@ -127,11 +133,6 @@ class EnvAgent:
         (tree,) = sealed.sessions
         digests = self._deriver.needs_digests
         values = self._deriver.derive(TurnTable.build([sealed.group], [tree], digests=digests))
-        if not isinstance(values, Rewards):
-            raise InvalidInput(
-                f"deriver {self._deriver.name!r} gives advantages, which AReaL would add up over "
-                "turns: use one that gives rewards, such as 'outcome', or TrajgymWorkflow",
-            )
         found = values.of(tree.record.id)
         return {completions[turn.index]: float(found[turn.index]) for turn in tree.turns}
 
@@ -165,6 +166,10 @@ class ExternalAgent:
         if isinstance(found, Mapping):
             return {str(name): _score(value) for name, value in found.items()}
         return _score(found)
+
+
+def _empty(deriver: Deriver) -> TurnTable:
+    return TurnTable.build([], [], digests=deriver.needs_digests)
 
 
 def _score(found: Any) -> float:

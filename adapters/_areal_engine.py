@@ -7,10 +7,10 @@ import time
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
+from trajgym.envs import Truncate
 from trajgym.rollout import (
     Generation,
     PolicyGarbage,
-    PolicyRejected,
     PolicyUnavailable,
     TokenEngine,
 )
@@ -101,7 +101,7 @@ class ArealEngine(TokenEngine):
         """See :meth:`TokenEngine.generate`. A response that fills ``gconfig.max_tokens`` is cut.
 
         Raises:
-            PolicyRejected: the prompt leaves no room below ``gconfig.max_tokens``.
+            trajgym.envs.Truncate: the prompt leaves no room below ``gconfig.max_tokens``.
             PolicyUnavailable: AReaL gave up, or no answer came in time.
             PolicyGarbage: its answer is to another prompt.
         """
@@ -110,9 +110,10 @@ class ArealEngine(TokenEngine):
         prompt = [int(i) for i in prompt_ids]
         room = self._gconfig.max_tokens - len(prompt)
         if room < 1:
-            raise PolicyRejected(
+            raise Truncate(
+                "context",
                 f"the prompt has {len(prompt)} tokens and gconfig.max_tokens is "
-                f"{self._gconfig.max_tokens}: raise it, or keep histories short",
+                f"{self._gconfig.max_tokens}",
             )
         temperature = self._gconfig.temperature
         config = self._gconfig.new(

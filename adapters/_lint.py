@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["LintFinding", "Linter", "lint", "list_linters", "read_yaml"]
 
 _LINTERS = {
+    "areal": "trajgym.adapters._areal_lint:lint_areal",
     "verl": "trajgym.adapters._verl_lint:lint_verl",
 }
 """``module:function`` by trainer; imported when it is used."""

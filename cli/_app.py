@@ -204,7 +204,7 @@ def export(
 
 @app.command()
 def lint(
-    trainer: Annotated[str, typer.Argument(help="verl.")],
+    trainer: Annotated[str, typer.Argument(help="areal or verl.")],
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The trainer's YAML file.")],
     data: Annotated[
         Optional[list[Path]],  # noqa: UP045

@@ -313,18 +313,22 @@ def test_bent_distributions_are_refused(setting: Any, tiny: Any, tmp_path: Path)
     workflow(tiny, tmp_path, gconfig=settings, evaluation=True)
 
 
-def test_a_full_context_ends_a_session_and_not_the_training(
+def test_a_full_context_cuts_a_session_and_it_is_scored(
     tiny: Any, engine: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """A prompt longer than max_tokens gives no rows, and the store says why."""
-    flow = workflow(tiny, tmp_path, gconfig={"max_new_tokens": 8, "max_tokens": 16})
-    made = engine()
-    made.submit(_data(some(1))[0], flow)
-    assert within(WITHIN, made.wait, 1) == [None]
-    made.destroy()
+    """A history longer than max_tokens is the agent's own doing: its turns are trained."""
+    from trajgym.adapters.areal import TrajgymWorkflow
+
+    long = some(1)[0].model_copy(update={"data": {"answer": "so " * 60}})
+    flow = workflow(tiny, tmp_path, gconfig={"max_new_tokens": 8, "max_tokens": 400})
+    assert isinstance(flow, TrajgymWorkflow)
+    (trajectory,) = within(WITHIN, engine().rollout_batch, _data([long]), flow)
+    assert trajectory["input_ids"].shape[0] == 3
     _, trees = recorded(tmp_path)
-    causes = {tree.attempts[0].cause for tree in trees.values()}
-    assert all("max_tokens" in str(cause) for cause in causes)
+    for tree in trees.values():
+        assert str(tree.attempts[0].status) == "truncated:context"
+        assert tree.attempts[0].outcome is not None
+        assert len(tree.turns) == 1
 
 
 def _data(tasks: list[Task]) -> list[dict[str, str]]:

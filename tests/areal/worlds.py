@@ -20,13 +20,15 @@ class Moody(Words):
     async def reset(self, task: Task, seed: int | None) -> list[Message]:
         self.hang = bool(task.data.get("hang"))
         sample = self.labels["session"].rpartition("-")[2]
+        self.answer = task.data.get("answer")
         self.broken = task.data.get("break") == int(sample)
         return await super().reset(task, seed)
 
     async def respond(self, message: Message) -> ToolResult:
         if self.broken:
             raise RuntimeError("the sandbox is gone")
-        return await super().respond(message)
+        answer = await super().respond(message)
+        return answer if self.answer is None else ToolResult(content=self.answer)
 
 
 @register("test/together")
