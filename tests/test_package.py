@@ -49,7 +49,9 @@ def test_core_imports_nothing_heavy() -> None:
     assert loaded & HEAVY == set()
 
 
-@pytest.mark.parametrize("package", ["envs.sandbox", "envs.swe", "rollout", "adapters"])
+@pytest.mark.parametrize(
+    "package", ["envs.sandbox", "envs.swe", "rollout", "adapters", "adapters.areal"]
+)
 def test_other_packages_import_heavy_ones_only_where_they_use_them(package: str) -> None:
     """Nor do the other packages, until a class that needs one is used."""
     assert loaded_by(f"import trajgym.{package}") & HEAVY == set()
