@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from areal.api import RolloutWorkflow
@@ -181,7 +182,12 @@ def _as_gconfig(gconfig: Any) -> Any:
 
 def _renderer(tokenizer: Any) -> Renderer:
     if isinstance(tokenizer, str | os.PathLike):
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer)
+        return _renderer_at(os.fspath(tokenizer))
     return renderer_for(tokenizer)
+
+
+@cache  # AReaL makes a workflow for every task
+def _renderer_at(path: str) -> Renderer:
+    from transformers import AutoTokenizer
+
+    return renderer_for(AutoTokenizer.from_pretrained(path))

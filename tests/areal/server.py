@@ -47,10 +47,10 @@ class Server:
             return web.json_response(_answer(out, "abort", "Abort before prefill"))
         if self.mute_on and _holds(ids, self.mute_on):
             await asyncio.Event().wait()
-        finish, holding = "length", self.hold > 0
-        self.hold -= holding
+        finish = "length"
         for number in range(wanted["max_new_tokens"]):
-            if holding and number == 1:
+            if number == 1 and self.hold > 0:
+                self.hold -= 1
                 if not self.hold:
                     self.held.set()
                 await self._paused.wait()

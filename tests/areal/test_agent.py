@@ -19,11 +19,14 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
-def proxy(tiny: Any, engine: Callable[..., Any]) -> Iterator[tuple[Any, str]]:
+def proxy(
+    request: pytest.FixtureRequest, tiny: Any, engine: Callable[..., Any]
+) -> Iterator[tuple[Any, str]]:
     """AReaL's engine with a proxy in front of it."""
     from areal.api.cli_args import AgentConfig
 
-    agent = AgentConfig(agent_cls_path="x", mode="inline", engine_max_tokens=512)
+    settings = getattr(request, "param", {})
+    agent = AgentConfig(agent_cls_path="x", mode="inline", engine_max_tokens=512, **settings)
     made = engine(max_head_offpolicyness=2, tokenizer_path=tiny.path, agent=agent)
     with proxying(made) as address:
         yield made, address
