@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # A CPU build of PyTorch is enough for every test; set TORCH= to take what the extra asks for.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test test-local test-trl test-verl test-slow test-mini lint format bench clean
+.PHONY: demo test test-local test-trl test-verl test-areal test-gradient test-slow test-mini lint format bench clean
 
 demo: $(VENV)/.demo  ## Real SWE tasks from collection to export, without a model key.
 	@if docker version >/dev/null 2>&1; then scripts/base-image.sh; fi || true
@@ -28,6 +28,12 @@ test-trl:  ## TRL's own trainers, on this CPU.
 
 test-verl:  ## Our estimators against verl's own, on this CPU.
 	PYTHON=$(PYTHON) TORCH='$(TORCH)' scripts/test-verl.sh
+
+test-areal:  ## AReaL's own executor, proxy and actor, on this CPU.
+	PYTHON=$(PYTHON) TORCH='$(TORCH)' scripts/test-areal.sh
+
+test-gradient:  ## One gradient: TRL's, verl's and AReaL's losses on the same sessions.
+	PYTHON=$(PYTHON) TORCH='$(TORCH)' scripts/test-gradient.sh
 
 lint: $(VENV)/.dev  ## Style, types (strict), and the import contract.
 	$(BIN)/ruff check .

@@ -2,7 +2,18 @@
 
 from trajgym.adapters._errors import UnknownExport
 from trajgym.adapters._export import export, list_exports
+from trajgym.adapters._lint import Linter, LintFinding, lint, list_linters
 from trajgym.adapters._rows import read_rows
 from trajgym.adapters._stream import ExportReport
 
-__all__ = ["ExportReport", "UnknownExport", "export", "list_exports", "read_rows"]
+__all__ = [
+    "ExportReport",
+    "LintFinding",
+    "Linter",
+    "UnknownExport",
+    "export",
+    "lint",
+    "list_exports",
+    "list_linters",
+    "read_rows",
+]

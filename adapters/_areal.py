@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from trajgym.adapters._areal_tensors import areal_arrays, turn_ordinals
 from trajgym.adapters._files import Parquet
 from trajgym.adapters._rows import COMMON, common
 from trajgym.adapters._stream import rows_of
@@ -14,7 +13,7 @@ from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
     from trajgym.adapters._stream import Export
-    from trajgym.trajectory import FloatArray, TrainingRow
+    from trajgym.trajectory import TrainingRow
 
 __all__ = ["export_areal"]
 
@@ -67,40 +66,5 @@ def export_areal(export: Export, *, dense: bool | None = None) -> None:
 
 
 def _record(row: TrainingRow, *, dense: bool) -> dict[str, Any]:
-    record = common(row) | {
-        "input_ids": row.input_ids,
-        "attention_mask": np.ones(len(row), dtype=np.bool_),
-        "loss_mask": row.loss_mask.astype(np.int32),
-        "logprobs": row.logprobs,
-        "versions": row.version_low,
-        "version_high": row.version_high,
-        "turn_ids": _ordinals(row),
-        "rewards": 0.0 if row.reward is None else float(row.reward.sum(dtype=np.float64)),
-    }
-    if dense:
-        record["rewards"], record["values"] = _dense(row)
-    return record
-
-
-def _ordinals(row: TrainingRow) -> Any:
-    numbers = np.searchsorted(np.array(row.turns, dtype=np.int32), row.turn_ids)
-    return np.where(row.loss_mask, numbers, -1).astype(np.int32)
-
-
-def _dense(row: TrainingRow) -> tuple[float, FloatArray]:
-    """Return the row's reward and the values with which GAE gives back what was derived.
-
-    The trainer shifts rewards and masks but not values, and puts the reward on the last token:
-    A[t] of the token at t is reward - values[t - 1].
-    """
-    if row.advantage is not None:
-        final, wanted = 0.0, row.advantage
-    else:
-        assert row.reward is not None
-        final = float(row.reward[-1])
-        before = row.reward.astype(np.float64)
-        before[-1] = 0.0
-        wanted = before[::-1].cumsum()[::-1]
-    values = np.zeros(len(row), dtype=np.float32)
-    values[:-1] = -wanted[1:]
-    return final, values
+    extra = {"version_high": row.version_high, "turn_ids": turn_ordinals(row)}
+    return common(row) | areal_arrays(row, dense=dense) | extra

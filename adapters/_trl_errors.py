@@ -1,25 +1,14 @@
-"""Errors of the TRL adapter.
-
-::
-
-    TrajgymError
-    ├── RolloutFailed            the rollout worker can't go on; its cause is attached
-    └── MissingExtra             TRL is not installed, or another version of it
-"""
+"""Which TRL this adapter works with."""
 
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from trajgym.trajectory import InvalidInput, MissingExtra, TrajgymError
+from trajgym.trajectory import InvalidInput, MissingExtra
 
-__all__ = ["RolloutFailed", "need_trl"]
+__all__ = ["need_trl"]
 
 _KNOWN = (1, 16)
-
-
-class RolloutFailed(TrajgymError):
-    """The rollout worker can't go on; its cause is attached."""
 
 
 def need_trl() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trajgym.adapters._trl_errors import RolloutFailed
+from trajgym.adapters._errors import RolloutFailed
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -8,9 +8,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from trajgym.adapters._rollouts import Rollouts, has_sessions
 from trajgym.adapters._trl_errors import need_trl
 from trajgym.adapters._trl_loop import LoopThread
-from trajgym.adapters._trl_rollouts import Played, Rollouts, has_sessions, played
+from trajgym.adapters._trl_rollouts import Played, played
 from trajgym.adapters._trl_tools import finish_all, tool_env_class
 from trajgym.envs import Session
 from trajgym.rollout import LocalEngine, TemplateRenderer, TokenPolicy, group_id

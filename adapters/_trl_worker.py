@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Self
 
+from trajgym.adapters._errors import RolloutFailed
+from trajgym.adapters._rollouts import has_sessions
 from trajgym.adapters._trl_buffer import SampleBuffer
-from trajgym.adapters._trl_errors import RolloutFailed, need_trl
+from trajgym.adapters._trl_errors import need_trl
 from trajgym.adapters._trl_harvest import Harvester, Tally
-from trajgym.adapters._trl_rollouts import has_sessions
 from trajgym.adapters._trl_versions import VersionClock, WatchedTransfer
 from trajgym.rewards import GRPO
 from trajgym.rollout import Runner, TemplateRenderer, TokenPolicy, VLLMEngine

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trajgym.adapters._errors import RolloutFailed
 from trajgym.adapters._trl_buffer import SampleBuffer
-from trajgym.adapters._trl_errors import RolloutFailed
 from trajgym.adapters._trl_harvest import Tally
 from trajgym.adapters._trl_offline import (
     kto_dataset,

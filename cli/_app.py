@@ -203,6 +203,25 @@ def export(
 
 
 @app.command()
+def lint(
+    trainer: Annotated[str, typer.Argument(help="areal or verl.")],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The trainer's YAML file.")],
+    data: Annotated[
+        Optional[list[Path]],  # noqa: UP045
+        typer.Option(metavar="FILE", help="Data that it will read; may be repeated."),
+    ] = None,
+    settings: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--set", metavar="KEY=VALUE", help="As on the trainer's command line."),
+    ] = None,
+) -> None:
+    """Name the settings with which a trainer would train on the wrong thing in silence."""
+    from trajgym.cli._lint import run_lint
+
+    run_lint(trainer, config, data or [], parse_settings(settings))
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Directory for the run and its exports.")] = Path(
         "runs/demo"

@@ -25,7 +25,7 @@ from trajgym.rewards._matcher import SimilarityMatcher, similarity
 from trajgym.rewards._ms_grpo import MSGRPO
 from trajgym.rewards._mt_grpo import MTGRPO
 from trajgym.rewards._next_state import DirectiveHints, NextStateVotes, VoteRewards
-from trajgym.rewards._outcome import OutcomeReturn, OutcomeReward
+from trajgym.rewards._outcome import OutcomeReturn, OutcomeReward, StepReward
 from trajgym.rewards._plot import plot_group, plot_tree
 from trajgym.rewards._returns import ReturnToGo, Stepwise
 from trajgym.rewards._rloo import RLOO
@@ -84,6 +84,7 @@ __all__ = [
     "SoftOverlong",
     "SpreadFilter",
     "StepPenalty",
+    "StepReward",
     "Stepwise",
     "Texts",
     "ToolCalls",

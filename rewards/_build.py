@@ -13,7 +13,7 @@ from trajgym.rewards._table import SPAN_KINDS, Flags, Ints, Texts
 from trajgym.trajectory import InvalidInput, attempt_turns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from trajgym.trajectory import Attempt, Group, SessionTree, Turn
 
@@ -227,6 +227,72 @@ class TableBuilder:
             value, spans = _facts.signal(turn, name, where)
             self._signals[at].append(value)
             self._span_signals[at] += spans
+
+    def dump(self) -> dict[str, Any]:
+        """Return the one session that was read, as JSON values for :meth:`load`."""
+        (name,) = self._places
+        states = list(self._states)
+        return {
+            "session": name,
+            "sample": self._samples[0],
+            "turns": self._turns,
+            "attempts": self._attempts,
+            "spans": self._spans,
+            "member_turn": self._member_turn,
+            "member_starts": self._member_starts,
+            "digests": self._digests,
+            "states": [states[code].hex() for code in self._state_codes],
+            "texts": self._texts,
+            "signal_names": self._signal_names,
+            "signals": self._signals,
+            "span_signals": self._span_signals,
+        }
+
+    def load(self, packed: Mapping[str, Any]) -> None:
+        """Read a session that another builder dumped; groups are those of this builder.
+
+        Raises:
+            InvalidInput: it was read before, or was dumped with other columns.
+        """
+        name = str(packed["session"])
+        self._check_packed(name, packed)
+        place, start = len(self._starts) - 1, self._starts[-1]
+        group, left = self._group_of.get(name, -1), name in self._left
+        self._samples.append(packed["sample"])
+        for _, _, index, leaf, counts, *numbers in packed["attempts"]:
+            at = leaf if leaf < 0 else start + leaf
+            kept = numbers if not left else [0.0, False, *numbers[2:]]
+            self._attempts.append((place, group, index, at, counts and not left, *kept))
+        for _, _, turn, parent, depth, attempt, scored, *facts in packed["turns"]:
+            at = parent if parent < 0 else start + parent
+            counts = scored and not left
+            self._turns.append((place, group, turn, at, depth, attempt, counts, *facts))
+        self._spans += [(start + turn, *facts) for turn, *facts in packed["spans"]]
+        members = self._member_starts[-1]
+        self._member_turn += [start + turn for turn in packed["member_turn"]]
+        self._member_starts += [members + end for end in packed["member_starts"][1:]]
+        self._starts.append(start + len(packed["turns"]))
+        self._load_asked(packed)
+
+    def _check_packed(self, name: str, packed: Mapping[str, Any]) -> None:
+        if self._places.setdefault(name, len(self._places)) != len(self._starts) - 1:
+            raise InvalidInput(f"session {name} is given twice")
+        wanted = (self._digests is None, self._texts is None, self._signal_names)
+        found = (packed["digests"] is None, packed["texts"] is None, tuple(packed["signal_names"]))
+        if wanted != found:
+            raise InvalidInput(f"session {name} was packed for another deriver: pack it again")
+
+    def _load_asked(self, packed: Mapping[str, Any]) -> None:
+        if self._digests is not None:
+            self._digests += packed["digests"]
+            for digest in packed["states"]:
+                code = self._states.setdefault(bytes.fromhex(digest), len(self._states))
+                self._state_codes.append(code)
+        if self._texts is not None:
+            self._texts += [tuple(texts) for texts in packed["texts"]]
+        for at in range(len(self._signal_names)):
+            self._signals[at] += packed["signals"][at]
+            self._span_signals[at] += packed["span_signals"][at]
 
     def columns(self) -> dict[str, Any]:
         """Return the constructor's arguments."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -11,8 +11,9 @@ from trajgym.rewards._errors import UnknownDeriver
 from trajgym.trajectory import InvalidInput, Stamp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from trajgym.rewards._build import TableBuilder
     from trajgym.rewards._table import Doubles, PrefixRule, TurnTable
     from trajgym.rewards._values import Advantages, Rewards
     from trajgym.trajectory import Group, SessionTree
@@ -56,6 +57,40 @@ class Deriver(BaseModel, ABC):
             digests=self.needs_digests,
             texts=self.needs_texts,
             signals=self.needs_signals,
+        )
+
+    def pack(self, tree: SessionTree) -> dict[str, Any]:
+        """Return a session's part of the table as JSON values, to be sent elsewhere.
+
+        It has no ids and no messages, and is read by :meth:`unpack` of the same deriver.
+
+        Raises:
+            InvalidInput: a score or signal that is not finite or of the wrong type.
+        """
+        builder = self._builder()
+        builder.add_session(tree)
+        return builder.dump()
+
+    def unpack(self, groups: Iterable[Group], sessions: Iterable[Mapping[str, Any]]) -> TurnTable:
+        """Return the table of packed sessions, equal to that of :meth:`table`.
+
+        Raises:
+            InvalidInput: an open group, a session given twice, or packed for another deriver.
+        """
+        from trajgym.rewards._table import TurnTable
+
+        builder = self._builder()
+        for group in groups:
+            builder.add_group(group)
+        for packed in sessions:
+            builder.load(packed)
+        return TurnTable(**builder.columns())
+
+    def _builder(self) -> TableBuilder:
+        from trajgym.rewards._build import TableBuilder
+
+        return TableBuilder(
+            digests=self.needs_digests, texts=self.needs_texts, signals=self.needs_signals
         )
 
     @abstractmethod

@@ -1,8 +1,10 @@
-"""The outcome of an attempt as its turns' rewards or returns."""
+"""What the environment gave as rewards or returns: outcomes and step rewards."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from trajgym.rewards._deriver import Deriver
 from trajgym.rewards._values import Advantages, Rewards
@@ -10,7 +12,7 @@ from trajgym.rewards._values import Advantages, Rewards
 if TYPE_CHECKING:
     from trajgym.rewards._table import TurnTable
 
-__all__ = ["OutcomeReturn", "OutcomeReward"]
+__all__ = ["OutcomeReturn", "OutcomeReward", "StepReward"]
 
 
 class OutcomeReward(Deriver):
@@ -35,3 +37,16 @@ class OutcomeReturn(Deriver):
     def derive(self, table: TurnTable) -> Advantages:
         """Return the score of each scored attempt on all of its turns."""
         return Advantages(table, table.spread(table.attempt_score, self.prefix_rule), self.stamp)
+
+
+class StepReward(Deriver):
+    """The environment's own step rewards, each on its turn; 0 where it gave none.
+
+    They come on top of the outcome: add both for the whole return.
+    """
+
+    name = "step_reward"
+
+    def derive(self, table: TurnTable) -> Rewards:
+        """Return the step reward of each scored turn."""
+        return Rewards(table, np.where(table.scored, table.env_reward, 0.0), self.stamp)

@@ -15,6 +15,7 @@ from trajgym.rollout._certificate import (
 )
 from trajgym.rollout._certificate_judge import CertificateCase, CertificateJudge
 from trajgym.rollout._collect import CollectReport, collect
+from trajgym.rollout._drive import derive_seed, drive, run_session
 from trajgym.rollout._engine import Generation, TokenEngine
 from trajgym.rollout._expansion import (
     EntropyExpansion,
@@ -98,11 +99,14 @@ __all__ = [
     "call",
     "check_certificate",
     "collect",
+    "derive_seed",
+    "drive",
     "find_smollm2",
     "group_id",
     "load_smollm2",
     "majority",
     "renderer_for",
+    "run_session",
     "save_smollm2",
     "say",
 ]

@@ -59,6 +59,7 @@ class OpenAIPolicy(Policy):
         extra_body: further fields of the request.
         session_header: header that carries the session's id, the sticky key of prefix caches.
         tokens_field: name of the token limit; older servers want ``max_tokens``.
+        on_answer: called with each request and the SDK's answer, which has the completion's id.
         name: recorded with each turn; ``openai:<model>`` if None.
     """
 
@@ -77,6 +78,7 @@ class OpenAIPolicy(Policy):
         extra_body: Mapping[str, Any] | None = None,
         session_header: str = "x-session-id",
         tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens",
+        on_answer: Callable[[PolicyRequest, Any], object] | None = None,
         name: str | None = None,
     ) -> None:
         import openai  # here, not in the first call: it takes most of a second
@@ -94,6 +96,7 @@ class OpenAIPolicy(Policy):
         self._extra_body = dict(extra_body or {})
         self._session_header = session_header
         self._tokens_field = tokens_field
+        self._on_answer = on_answer
         self._client: Any = None
 
     async def sample(self, request: PolicyRequest) -> Reply:
@@ -107,6 +110,8 @@ class OpenAIPolicy(Policy):
         body = self._body(request)
         low, begun = self._versions(), time.monotonic()
         completion, paused = await self._ask(body, request.session, begun)
+        if self._on_answer is not None:
+            self._on_answer(request, completion)
         found = read_completion(
             completion,
             where=self.name,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import traceback
-import zlib
 from collections import Counter, deque
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from trajgym.envs import Session
 from trajgym.rollout._branching import Branching
-from trajgym.rollout._policy import PolicyError, PolicyRequest
+from trajgym.rollout._drive import derive_seed, drive
 from trajgym.rollout._resume import (
     EXPANSION,
     Earlier,
@@ -318,7 +317,7 @@ class Runner:
             session_id=f"{name}.{attempt}" if attempt else name,
             group=work.group.id,
             sample=sample,
-            seed=_derive(self._seed, work.task.id),
+            seed=derive_seed(self._seed, work.task.id),
             budgets=self._budgets,
             labels={"policy": self.policy.name, **self._labels},
             snapshot_every=self._snapshot_every,
@@ -346,20 +345,23 @@ class Runner:
             with self._counted(rival):
                 await self._run_attempt(rival, task, sample)
 
-        seed = _derive(self._seed, session.id)
+        seed = derive_seed(self._seed, session.id)
         seconds = self._deadline
         await Branching(
             session, expansion, slots=self._slots, drive=drive, seed=seed, seconds=seconds
         ).grow()
 
     async def _run_attempt(self, session: Session, task: Task, sample: int) -> None:
-        try:
-            async with asyncio.timeout(self._deadline) as deadline:
-                await self._drive(session, task, sample)
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-            await session.fail("deadline", f"not finished within {self._deadline} s")
+        await drive(
+            session,
+            self.policy,
+            task,
+            sample=sample,
+            seed=self._seed,
+            deadline=self._deadline,
+            before_turn=self._going.wait,
+            after_turn=lambda turned: self._report("turn", turned),
+        )
 
     @contextmanager
     def _counted(self, session: Session) -> Iterator[None]:
@@ -369,43 +371,6 @@ class Runner:
             yield
         finally:
             self._active.discard(session)
-
-    async def _drive(self, session: Session, task: Task, sample: int) -> None:
-        while not session.done:
-            await self._going.wait()
-            turn, attempt = len(session.turns), session.attempt.index
-            place = f"{session.id}/{attempt}/{turn}" if attempt else f"{session.id}/{turn}"
-            request = PolicyRequest(
-                session=session.id,
-                task=task,
-                sample=sample,
-                attempt=attempt,
-                turn=turn,
-                messages=session.messages,
-                tools=session.tools,
-                prefix_ids=session.prefix_ids,
-                prefix_messages=session.prefix_messages,
-                limits=session.limits,
-                seed=_derive(self._seed, place),
-                images=session.images,
-            )
-            try:
-                reply = await session.ask(self.policy.sample(request))
-            except StoreError:
-                raise
-            except Exception as error:  # noqa: BLE001 - boundary: policy code
-                cause = str(error) if isinstance(error, PolicyError) else repr(error)
-                await session.fail("policy", cause, traceback.format_exc())
-                return
-            if reply is None:
-                return
-            reply.policy = reply.policy or self.policy.name
-            try:
-                await session.step(reply)
-            except InvalidInput as error:
-                await session.fail("policy", f"unusable reply: {error}", traceback.format_exc())
-                return
-            self._report("turn", session)
 
     # Sealing ------------------------------------------------------------------------------
 
@@ -447,10 +412,6 @@ class Runner:
         score: float | None = None,
     ) -> None:
         self._on_progress(Progress(kind, session.id, session.record.task, status, score))
-
-
-def _derive(seed: int, name: str) -> int:
-    return zlib.crc32(f"{seed}:{name}".encode())
 
 
 def _load(store: Store, session_id: str) -> SessionTree:

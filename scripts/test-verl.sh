@@ -13,8 +13,7 @@ torch=${TORCH-torch==2.13.0}
 if [ ! -e "$venv/.ready" ] || [ pyproject.toml -nt "$venv/.ready" ]; then
     [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
     [ -z "$torch" ] || "$venv/bin/pip" install --quiet "$torch"
-    "$venv/bin/pip" install --quiet 'verl[verl-core]==0.9.1'
-    "$venv/bin/pip" install --quiet --editable '.[dev]'
+    "$venv/bin/pip" install --quiet --editable '.[dev,verl]'
     touch "$venv/.ready"
 fi
 

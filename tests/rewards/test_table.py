@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +12,7 @@ from hypothesis import given, settings
 from tests.conftest import GOLDEN_NAMES, load_golden
 from tests.rewards.build import group, session
 from tests.strategies import exact_trees
-from trajgym.rewards import TurnTable
+from trajgym.rewards import TurnTable, get_deriver
 from trajgym.trajectory import Group, InvalidInput, Member, SessionTree
 
 
@@ -124,3 +127,19 @@ def test_values_of_attempts_reach_exactly_their_turns(tree: SessionTree) -> None
         for turn in tree.turns
     ]
     assert table.spread(ones, "sum").tolist() == holders
+
+
+@pytest.mark.parametrize("left", ["", "b"])
+@pytest.mark.parametrize("name", ["gigpo", "srl", "next_state_votes", "tree_grpo"])
+def test_packed_sessions_give_the_same_table(name: str, left: str) -> None:
+    """A table put together from packed sessions, sent as JSON, equals one made of the trees."""
+    deriver = get_deriver(name)
+    trees = [session("a", 1.0, turns=3, forks=[0.0, 1.0]), session("b", 0.5, turns=2)]
+    trees += [load_golden(golden)[0] for golden in GOLDEN_NAMES]
+    groups = [group(*trees[:2], left=left)]
+    packed = [json.loads(json.dumps(deriver.pack(tree))) for tree in trees]
+    whole, again = deriver.table(groups, trees), deriver.unpack(groups, packed)
+    for field in dataclasses.fields(TurnTable):
+        np.testing.assert_equal(getattr(again, field.name), getattr(whole, field.name), field.name)
+    with pytest.raises(InvalidInput, match="another deriver"):
+        get_deriver("grpo" if name != "tree_grpo" else "gigpo").unpack([], packed)

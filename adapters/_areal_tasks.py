@@ -1,0 +1,96 @@
+"""Tasks, and recorded groups, as the elements of AReaL's data loader."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from trajgym.envs import EnvSpec
+from trajgym.rewards import Deriver, get_deriver
+from trajgym.trajectory import InvalidInput, Run, Task
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["as_deriver", "as_spec", "read_replay", "read_task", "replay_dataset", "task_dataset"]
+
+_TASK = "trajgym_task"
+_GROUP = "trajgym_group"
+
+
+def task_dataset(tasks: Iterable[Task]) -> list[dict[str, str]]:
+    """Return tasks as a data set for AReaL: one column of JSON, which Arrow leaves as it is.
+
+    Raises:
+        InvalidInput: no tasks, or ids that are used twice.
+    """
+    known = list(tasks)
+    ids = {task.id for task in known}
+    if not known or len(ids) != len(known):
+        raise InvalidInput(f"{len(known)} tasks with {len(ids)} ids: give each its own")
+    return [{_TASK: task.model_dump_json()} for task in known]
+
+
+def read_task(data: Any) -> Task:
+    """Return the task of a data loader's element.
+
+    Raises:
+        InvalidInput: it was not made by :func:`task_dataset`.
+    """
+    try:
+        return Task.model_validate_json(_field(data, _TASK, "task_dataset"))
+    except ValidationError as error:
+        raise InvalidInput(f"an element of the data loader is no task: {error}") from error
+
+
+def replay_dataset(run: str | os.PathLike[str]) -> list[dict[str, str]]:
+    """Return a run's sealed groups, oldest first, as a data set for :class:`ReplayWorkflow`.
+
+    Raises:
+        InvalidInput: the run has no sealed group.
+    """
+    with Run(run) as opened:
+        found = [{_GROUP: group.id} for group in opened.groups() if group.sealed]
+    if not found:
+        raise InvalidInput(f"{run}: no group is sealed, so there is nothing to replay")
+    return found
+
+
+def read_replay(data: Any) -> str:
+    """Return the group's id of a data loader's element.
+
+    Raises:
+        InvalidInput: it was not made by :func:`replay_dataset`.
+    """
+    return _field(data, _GROUP, "replay_dataset")
+
+
+def as_spec(env: EnvSpec | str | Mapping[str, Any]) -> EnvSpec:
+    """Return a spec from itself, its id, or its JSON form."""
+    if isinstance(env, EnvSpec):
+        return env
+    return EnvSpec(id=env) if isinstance(env, str) else EnvSpec(**env)
+
+
+def as_deriver(deriver: Deriver | str | Mapping[str, Any]) -> Deriver:
+    """Return a deriver from itself, its name, or ``{"name": ..., "settings": {...}}``."""
+    if isinstance(deriver, Deriver):
+        return deriver
+    if isinstance(deriver, str):
+        return get_deriver(deriver)
+    return get_deriver(deriver["name"], **deriver.get("settings", {}))
+
+
+def _field(data: Any, name: str, maker: str) -> str:
+    try:
+        found = data[name]
+    except (KeyError, TypeError, IndexError):
+        found = None
+    if not isinstance(found, str):
+        raise InvalidInput(
+            f"an element of the data loader is {str(data)[:200]}: make the data set with "
+            f"trajgym.adapters.areal.{maker}",
+        )
+    return found

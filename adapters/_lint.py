@@ -1,0 +1,130 @@
+"""Checks of a trainer's configuration for settings that train on the wrong thing in silence."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from trajgym.trajectory import InvalidInput, MissingExtra
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["LintFinding", "Linter", "lint", "list_linters", "read_yaml"]
+
+_LINTERS = {
+    "areal": "trajgym.adapters._areal_lint:lint_areal",
+    "verl": "trajgym.adapters._verl_lint:lint_verl",
+}
+"""``module:function`` by trainer; imported when it is used."""
+
+
+class LintFinding(NamedTuple):
+    """One setting that does harm.
+
+    Attributes:
+        code: stable name of the check, in kebab case; documentation and tests use it.
+        where: dotted key of the configuration, or file and row of the data.
+        problem: what happens with this setting.
+        fix: what to write instead.
+    """
+
+    code: str
+    where: str
+    problem: str
+    fix: str
+
+
+class Linter(Protocol):
+    """What a trainer's module offers."""
+
+    def __call__(self, config: Mapping[str, Any], data: Sequence[Path]) -> list[LintFinding]:
+        """Return what is wrong, in the order of the configuration.
+
+        Args:
+            config: as nested mappings.
+            data: files that the trainer will read.
+
+        Raises:
+            InvalidInput: a file that can't be read.
+            MissingExtra: reading it needs a package that is not installed.
+        """
+        ...
+
+
+def list_linters() -> list[str]:
+    """Return the names that `lint` takes, sorted."""
+    return sorted(_LINTERS)
+
+
+def lint(
+    trainer: str,
+    config: Path,
+    data: Sequence[Path] = (),
+    *,
+    overrides: Mapping[str, Any] | None = None,
+) -> list[LintFinding]:
+    """Return what a trainer would do wrong with this configuration, without starting it.
+
+    Args:
+        trainer: one of `list_linters`.
+        config: YAML or JSON.
+        data: files that the trainer will read.
+        overrides: values by dotted key, laid over the file, as on the trainer's command line.
+
+    Raises:
+        InvalidInput: no such trainer, or a file that can't be read.
+        MissingExtra: a package for reading is not installed.
+    """
+    if trainer not in _LINTERS:
+        raise InvalidInput(f"no checks for {trainer!r}; there are {', '.join(list_linters())}")
+    module, _, name = _LINTERS[trainer].partition(":")
+    check: Linter = getattr(import_module(module), name)
+    settings = _read(config)
+    for key, value in (overrides or {}).items():
+        _lay(settings, key, value)
+    return check(settings, [Path(path) for path in data])
+
+
+def read_yaml(path: Path) -> Any:
+    """Return what a YAML or JSON file holds.
+
+    Raises:
+        InvalidInput: it can't be read.
+        MissingExtra: pyyaml is not installed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        return json.loads(text) if path.suffix == ".json" else _yaml(text)
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{path}: can't be read: {error}") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    settings = read_yaml(path)
+    if not isinstance(settings, dict):
+        raise InvalidInput(f"{path}: a mapping of settings was expected, not {settings!r:.80}")
+    return settings
+
+
+def _yaml(text: str) -> Any:
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingExtra("pyyaml", "lint") from error
+    try:
+        return yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(f"not YAML: {error}") from error
+
+
+def _lay(settings: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.lstrip("+").split(".")
+    for parent in parents:
+        child = settings.setdefault(parent, {})
+        if not isinstance(child, dict):
+            raise InvalidInput(f"{key}: {parent!r} is {child!r:.80} in the file, not a mapping")
+        settings = child
+    settings[last] = value

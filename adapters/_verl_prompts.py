@@ -1,0 +1,106 @@
+"""Tasks as the data set that verl's reinforcement learning reads."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trajgym.adapters._verl_settings import COLUMN, column_value
+from trajgym.trajectory import InvalidInput, MissingExtra, Task
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Iterator
+
+    from trajgym.envs import Budgets, EnvSpec
+
+__all__ = ["write_prompts"]
+
+_ROWS = 1024
+
+
+def write_prompts(
+    path: str | os.PathLike[str],
+    tasks: Iterable[Task | tuple[Task, EnvSpec]],
+    env: EnvSpec | None = None,
+    *,
+    budgets: Budgets | None = None,
+    split: str = "train",
+    agent: str = "trajgym",
+) -> int:
+    """Write a parquet file for ``data.train_files`` or ``data.val_files``; return its rows.
+
+    A row's environment and task stand in the column ``trajgym`` as one JSON string: columnar
+    readers give structs of different shapes each other's keys. The other columns have the same
+    shape in every file, so files of different environments can be mixed.
+
+    Args:
+        path: of the file; replaced if it is there.
+        tasks: read once; a task alone, or with its own environment.
+        env: for tasks that have none of their own; None leaves it to the section ``trajgym``.
+        budgets: of every session, instead of the environment's own.
+        split: recorded.
+        agent: name of the agent loop.
+
+    Raises:
+        InvalidInput: there are no tasks.
+        MissingExtra: pyarrow is not installed.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "data") from error
+    path = Path(path)
+    part = path.with_name(f".{path.name}.part")
+    schema = _schema(pa)
+    rows = _rows(tasks, env, budgets, split, agent)
+    count = 0
+    try:
+        with pq.ParquetWriter(part, schema) as writer:
+            while batch := list(itertools.islice(rows, _ROWS)):
+                writer.write_table(pa.Table.from_pylist(batch, schema=schema))
+                count += len(batch)
+        if not count:
+            raise InvalidInput(f"{path}: there are no tasks to write")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return count
+
+
+def _rows(
+    tasks: Iterable[Task | tuple[Task, EnvSpec]],
+    env: EnvSpec | None,
+    budgets: Budgets | None,
+    split: str,
+    agent: str,
+) -> Iterator[dict[str, Any]]:
+    for index, one in enumerate(tasks):
+        task, own = (one, env) if isinstance(one, Task) else one
+        yield {
+            "prompt": [{"role": "user", "content": task.prompt or task.id}],
+            "data_source": "trajgym" if own is None else own.id,
+            "ability": "agent",
+            "reward_model": {"style": "rule", "ground_truth": ""},
+            "extra_info": {"index": index, "split": split},
+            "agent_name": agent,
+            COLUMN: column_value(task, own, budgets),
+        }
+
+
+def _schema(pa: Any) -> Any:
+    text = pa.string()
+    message = pa.struct([("role", text), ("content", text)])
+    return pa.schema(
+        [
+            ("prompt", pa.list_(message)),
+            ("data_source", text),
+            ("ability", text),
+            ("reward_model", pa.struct([("style", text), ("ground_truth", text)])),
+            ("extra_info", pa.struct([("index", pa.int64()), ("split", text)])),
+            ("agent_name", text),
+            (COLUMN, text),
+        ],
+    )

@@ -1,0 +1,173 @@
+"""Recorded sessions for verl's supervised fine-tuning: as ids, or as messages."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from trajgym.adapters._export import export
+from trajgym.adapters._files import Parquet
+from trajgym.adapters._stream import Export, ExportReport, Membership, rows_of
+from trajgym.trajectory import InvalidInput, MissingExtra, text_of, tool_calls_of
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Sequence
+
+    from trajgym.trajectory import Group, Message, SessionTree, TrainingRow
+
+__all__ = ["write_sft_messages", "write_sft_tokens"]
+
+
+def write_sft_tokens(
+    path: str | os.PathLike[str],
+    sessions: Iterable[SessionTree],
+    groups: Iterable[Group],
+    *,
+    include: Literal["passed", "all"] = "passed",
+    report: ExportReport | None = None,
+) -> int:
+    """Write the ids that were sampled, with their mask; return the number of rows.
+
+    Columns ``input_ids`` (int32) and ``loss_mask`` (int8), for :class:`TokenDataset`::
+
+        data.custom_cls.path=pkg://trajgym.adapters.verl data.custom_cls.name=TokenDataset
+
+    Args:
+        path: of the parquet file.
+        sessions: exact ones.
+        groups: their groups.
+        include: ``passed`` takes attempts that solved the task, ``all`` every scored one.
+        report: filled with what was left out.
+
+    Raises:
+        InvalidInput: nothing to train on.
+        MissingExtra: pyarrow is not installed.
+    """
+    path = Path(path)
+    report = report or ExportReport("verl-sft-tokens")
+    run = Export(
+        sessions=sessions,
+        membership=Membership(groups),
+        out=path.parent,
+        values=(),
+        report=report,
+    )
+    columns = {"input_ids": "list:int32", "loss_mask": "list:int8", "session": "string"}
+    with Parquet(path, columns) as sink:
+        for tree, rows in rows_of(run):
+            for row in rows:
+                if include == "passed" and not _passed(tree, row):
+                    report.drop(tree.record.id, row.attempt, "did not pass")
+                    continue
+                mask = row.loss_mask.astype("int8")
+                record = {"input_ids": row.input_ids, "loss_mask": mask, "session": row.session}
+                sink.write(record)
+                report.count(synthetic=row.synthetic)
+        if not report.written:
+            raise InvalidInput(f"{path}: nothing to train on; see report.dropped")
+    return report.written
+
+
+def write_sft_messages(
+    path: str | os.PathLike[str],
+    sessions: Iterable[SessionTree],
+    groups: Iterable[Group],
+    *,
+    include: Literal["passed", "all"] = "passed",
+    report: ExportReport | None = None,
+) -> int:
+    """Write conversations for verl's ``MultiTurnSFTDataset``; return the number of rows.
+
+    One column ``messages`` of roles and texts. Tool schemas, calls and results stand there as
+    text, in the form that Hermes and Qwen templates use: as structs, parquet would give each call
+    the argument names of all others, and verl would train on the nulls. Results that follow each
+    other are one message, since verl renders each message alone. Prefer
+    :func:`write_sft_tokens` for exact sessions: a template that strips reasoning can't be used
+    with verl's class.
+
+    Args:
+        path: of the parquet file.
+        sessions: exact or text.
+        groups: their groups.
+        include: ``passed`` takes attempts that solved the task, ``all`` every scored one.
+        report: filled with what was left out.
+
+    Raises:
+        InvalidInput: nothing to train on.
+        MissingExtra: pyarrow is not installed.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "data") from error
+    path = Path(path)
+    report = report or ExportReport("verl-sft-messages")
+    with tempfile.TemporaryDirectory() as folder:
+        made = export("sft", sessions, groups, Path(folder), include=include)
+        text = made.files[0].read_text(encoding="utf-8")
+    report.dropped += made.dropped
+    report.written += made.written
+    lines = [json.loads(line) for line in text.split("\n") if line]
+    rows = [{"messages": _as_texts(line["messages"], json.loads(line["tools"]))} for line in lines]
+    if not rows:
+        raise InvalidInput(f"{path}: nothing to train on; see report.dropped")
+    message = pa.struct([("role", pa.string()), ("content", pa.string())])
+    schema = pa.schema([("messages", pa.list_(message))])
+    part = path.with_name(f".{path.name}.part")
+    try:
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return len(rows)
+
+
+def _as_texts(messages: Sequence[Message], tools: Sequence[Any]) -> list[dict[str, str]]:
+    said: list[dict[str, str]] = []
+    for message in messages:
+        role = message["role"]
+        if role == "tool":
+            result = f"<tool_response>\n{text_of(message)}\n</tool_response>"
+            if said and said[-1]["role"] == "tool":
+                said[-1]["content"] += f"\n{result}"
+            else:
+                said.append({"role": "tool", "content": result})
+        else:
+            said.append({"role": role, "content": _spoken(message)})
+    for one in said:
+        one["role"] = "user" if one["role"] == "tool" else one["role"]
+    if tools:
+        _offer(said, tools)
+    return said
+
+
+def _spoken(message: Message) -> str:
+    reasoning = message.get("reasoning_content")
+    parts = [f"<think>\n{reasoning}\n</think>\n"] if reasoning else []
+    parts += [text_of(message)] if message.get("content") else []
+    for call in tool_calls_of(message):
+        function = call["function"]
+        asked = {"name": function["name"], "arguments": function["arguments"]}
+        parts.append(f"<tool_call>\n{json.dumps(asked, ensure_ascii=False)}\n</tool_call>")
+    return "\n".join(parts)
+
+
+def _offer(said: list[dict[str, str]], tools: Sequence[Any]) -> None:
+    listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    offer = (
+        f"# Tools\n\nThese functions can be called:\n<tools>\n{listed}\n</tools>\n\n"
+        "A call is a JSON object with name and arguments between <tool_call> and </tool_call>."
+    )
+    if said[0]["role"] == "system":
+        said[0]["content"] += f"\n\n{offer}"
+    else:
+        said.insert(0, {"role": "system", "content": offer})
+
+
+def _passed(tree: SessionTree, row: TrainingRow) -> bool:
+    outcome = tree.attempts[row.attempt].outcome
+    return outcome is not None and outcome.passed

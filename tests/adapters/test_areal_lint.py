@@ -1,0 +1,92 @@
+"""`trajgym lint areal`: every trap has a name, and a sound configuration has none."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from trajgym.adapters import lint, list_linters
+from trajgym.cli import app
+
+SOUND: dict[str, Any] = {
+    "gconfig": {"n_samples": 1, "max_new_tokens": 512},
+    "rollout": {"max_head_offpolicyness": 2, "consumer_batch_size": 4},
+    "actor": {
+        "kl_ctl": 0.0,
+        "use_decoupled_loss": True,
+        "rejection_sampling": {"level": "token", "action": "mask", "metric": "ratio", "upper": 5.0},
+        "adv_norm": None,
+        "reward_norm": None,
+    },
+}
+
+TRAPS = [
+    ("actor.kl_ctl", 0.1, "kl-without-ref"),
+    ("actor.reward_bias", -0.5, "bent-reward"),
+    ("actor.mask_no_eos_with_zero", True, "bent-reward"),
+    ("actor.overlong_reward_penalty", True, "bent-reward"),
+    ("actor.gae_lambda", 0.95, "values-need-one"),
+    ("actor.discount", 0.99, "values-need-one"),
+    ("critic", {"path": "x"}, "values-overwritten"),
+    ("actor.adv_norm", {"mean_level": "batch"}, "normalised-twice"),
+    ("actor.reward_norm", {"mean_level": "group", "group_size": 4}, "group-of-rows"),
+    ("actor.rejection_sampling", None, "no-behaviour-weight"),
+    ("actor.prox_logp_method", "loglinear", "versions-unshifted"),
+    ("actor.attn_impl", "sdpa", "packed-attention"),
+    ("gconfig.n_samples", 8, "grouped-groups"),
+    ("gconfig.top_p", 0.95, "bent-distribution"),
+    ("gconfig.top_k", 50, "bent-distribution"),
+    ("gconfig.stop", ["</answer>"], "bent-distribution"),
+    ("gconfig.greedy", True, "bent-distribution"),
+    ("rollout.max_head_offpolicyness", 0, "hung-episodes"),
+    ("trajgym.expected_hung", 9, "hung-episodes"),
+    ("rollout.agent", {"export_style": "concat"}, "rewards-dropped"),
+]
+
+
+def written(folder: Path, config: dict[str, Any]) -> Path:
+    path = folder / "areal.yaml"
+    path.write_text(json.dumps(config))  # JSON is YAML
+    return path
+
+
+def test_a_sound_configuration_has_no_findings(tmp_path: Path) -> None:
+    """Nothing is said of settings that train on what was derived."""
+    assert "areal" in list_linters()
+    assert list(lint("areal", written(tmp_path, SOUND))) == []
+
+
+@pytest.mark.parametrize(("key", "value", "code"), TRAPS, ids=[key for key, _, _ in TRAPS])
+def test_each_trap_has_a_name(key: str, value: Any, code: str, tmp_path: Path) -> None:
+    """One wrong setting gives its finding and no other, and says where and what to write."""
+    overrides = {key: value}
+    config = copy.deepcopy(SOUND)
+    if value is None:
+        section, name = key.split(".")
+        config[section].pop(name)
+        overrides = {}
+    (found,) = lint("areal", written(tmp_path, config), overrides=overrides)
+    assert found.code == code
+    assert found.where.split(".")[0] == key.split(".")[0].replace("trajgym", "rollout")
+    assert found.problem
+    assert found.fix
+
+
+def test_deadlines_make_sync_training_sound(tmp_path: Path) -> None:
+    """With no episode expected to hang, an offpolicyness of 0 is fine."""
+    overrides = {"rollout.max_head_offpolicyness": 0, "trajgym.expected_hung": 0}
+    assert list(lint("areal", written(tmp_path, SOUND), overrides=overrides)) == []
+
+
+def test_the_command_exits_with_what_it_found(tmp_path: Path) -> None:
+    """The command line says what is wrong and fails; a sound file passes."""
+    path = str(written(tmp_path, SOUND))
+    assert CliRunner().invoke(app, ["lint", "areal", path]).exit_code == 0
+    bad = CliRunner().invoke(app, ["lint", "areal", path, "--set", "actor.gae_lambda=0.9"])
+    assert bad.exit_code == 1
+    assert "values-need-one" in bad.output

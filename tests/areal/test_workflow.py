@@ -1,0 +1,337 @@
+"""TrajgymWorkflow in AReaL's own executor, with its engine and staleness manager."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.areal.worlds import Moody, Together
+from trajgym.rewards import GRPO, TurnTable, apply
+from trajgym.trajectory import InvalidInput, Run, SessionTree, Task, TrainingRow, build_rows
+
+pytestmark = pytest.mark.timeout(600)
+
+WITHIN = 240.0
+"""Seconds that something may take on a busy machine; nothing here is timed."""
+STEPS = 6
+CONTRACT = {
+    "input_ids": ("int32", 2),
+    "attention_mask": ("bool", 2),
+    "loss_mask": ("int32", 2),
+    "logprobs": ("float32", 2),
+    "versions": ("int32", 2),
+    "rewards": ("float32", 1),
+    "values": ("float32", 2),
+}
+
+
+def workflow(tiny: Any, store: Path, env: str = "test/areal", **options: Any) -> Any:
+    from areal.api.cli_args import GenerationHyperparameters
+
+    from trajgym.adapters.areal import TrajgymWorkflow
+
+    settings = {
+        "samples": 3,
+        "gconfig": GenerationHyperparameters(max_new_tokens=8, max_tokens=512),
+        **options,
+    }
+    return TrajgymWorkflow(env, tiny.tokenizer, store, **settings)
+
+
+def loader(tasks: list[Task], batch: int = 2) -> Any:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    from trajgym.adapters.areal import task_dataset
+
+    return StatefulDataLoader(task_dataset(tasks), batch_size=batch, collate_fn=lambda x: x)
+
+
+def some(n: int, **data: Any) -> list[Task]:
+    name = "-".join(data) or "w"
+    return [Task(id=f"{name}{i}", prompt=f"Is it {i}?", data=data) for i in range(n)]
+
+
+def within(seconds: float, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call in a thread, so that a deadlock of the executor fails the test instead of hanging it."""
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(call(*args, **options)), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert found, f"not done within {seconds} s"
+    return found[0]
+
+
+def recorded(store: Path) -> tuple[list[Any], dict[str, SessionTree]]:
+    """Read every run below a store: its groups and sessions."""
+    groups: list[Any] = []
+    trees = {}
+    for folder in sorted(store.iterdir()):
+        with Run(folder) as run:
+            groups += list(run.groups())
+            trees |= {s.record.id: run.session(s.record.id) for s in run.summaries()}
+    return groups, trees
+
+
+def expected(store: Path) -> dict[bytes, TrainingRow]:
+    """The rows of every sealed group with GRPO's advantages, by their ids."""
+    groups, trees = recorded(store)
+    rows: list[TrainingRow] = []
+    for group in groups:
+        members = [trees[member.session] for member in group.counted]
+        if group.sealed and members:
+            values = GRPO().derive(TurnTable.build([group], members))
+            for tree in members:
+                rows += apply(build_rows(tree).rows, values)
+    return {row.input_ids.tobytes(): row for row in rows}
+
+
+def unpadded(trajectory: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each row's arrays without padding."""
+    found = []
+    for i, mask in enumerate(trajectory["attention_mask"]):
+        size = int(mask.sum())
+        assert bool(mask[:size].all())
+        assert not bool(trajectory["loss_mask"][i, size:].any())
+        found.append(
+            {
+                name: value[i, :size].numpy() if value.ndim == 2 else float(value[i])
+                for name, value in trajectory.items()
+            }
+        )
+    return found
+
+
+def hold(server: Any) -> None:
+    """Let two responses stop half-way, where the next weight update finds them."""
+    server.held.clear()
+    server.hold = 2
+
+
+def train_step(engine: Any, server: Any) -> None:
+    """What AReaL's trainer does between two batches, while responses are held half-way."""
+    assert server.held.wait(WITHIN)
+    engine.pause()
+    engine.pause_generation()
+    server.update()
+    engine.set_version(server.version)
+    hold(server)
+    engine.continue_generation()
+    engine.resume()
+
+
+def test_groups_train_as_they_were_recorded(
+    tiny: Any, server: Any, engine: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Through aborts and weight updates, every row is its session's: ids, values, versions."""
+    made = engine(max_head_offpolicyness=2)
+    flow, data = workflow(tiny, tmp_path / "runs"), loader(some(60))
+    batches = []
+    hold(server)
+    for step in range(STEPS):
+        batches.append(within(WITHIN, made.prepare_batch, data, flow, group_size=1))
+        if step < STEPS - 1:
+            train_step(made, server)
+    made.destroy()
+    known = expected(tmp_path / "runs")
+    mixed = 0
+    for consumed, batch in enumerate(batches):
+        assert len(batch) == 2
+        for trajectory in batch:
+            shapes = {
+                k: (str(v.dtype).removeprefix("torch."), v.ndim) for k, v in trajectory.items()
+            }
+            assert shapes == CONTRACT
+            rows = unpadded(trajectory)
+            for arrays in rows:
+                row = known[arrays["input_ids"].tobytes()]
+                np.testing.assert_array_equal(arrays["loss_mask"], row.loss_mask)
+                np.testing.assert_array_equal(arrays["logprobs"], row.logprobs)
+                np.testing.assert_array_equal(arrays["versions"], row.version_low)
+                assert row.advantage is not None
+                np.testing.assert_array_equal(-arrays["values"][:-1], row.advantage[1:])
+                assert arrays["rewards"] == 0.0
+                assert row.loss_mask[-1]
+                assert not row.loss_mask[0]
+                versions = row.version_low[row.loss_mask]
+                assert int(versions.max()) <= consumed
+                mixed += any(
+                    np.unique(row.version_low[row.turn_ids == turn]).size > 1 for turn in row.turns
+                )
+    assert server.aborted > 0
+    assert mixed > 0, "no turn was sampled by two versions"
+
+
+def test_versions_and_logprobs_are_the_servers_truth(
+    tiny: Any, server: Any, engine: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Every trained token has its log-prob and a range with the version that really sampled it."""
+    made = engine(max_head_offpolicyness=2)
+    flow, data = workflow(tiny, tmp_path), loader(some(60))
+    hold(server)
+    for step in range(STEPS):
+        within(WITHIN, made.prepare_batch, data, flow, group_size=1)
+        if step < STEPS - 1:
+            train_step(made, server)
+    made.destroy()
+    exact = 0
+    for row in expected(tmp_path).values():
+        ids = row.input_ids.tolist()
+        for t in np.flatnonzero(row.loss_mask):
+            low, high = int(row.version_low[t]), int(row.version_high[t])
+            truth = server.sampled[tuple(ids[: t + 1])]
+            assert any(low <= v <= high and np.float32(p) == row.logprobs[t] for v, p in truth)
+            exact += low == high > 0
+    assert exact > 0
+
+
+@pytest.mark.parametrize("where", ["environment", "engine"])
+def test_hung_sessions_do_not_stop_training(
+    where: str, tiny: Any, server: Any, engine: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Five groups hang for ever, where AReaL alone stands still at three: training goes on."""
+    made = engine(max_head_offpolicyness=1)
+    if where == "environment":
+        flow = workflow(tiny, tmp_path / "runs", session_timeout=8.0)
+        hung = some(5, hang=True)
+    else:
+        flow = workflow(tiny, tmp_path / "runs", turn_timeout=8.0)
+        hung = [Task(id=f"mute{i}", prompt="Is it @@?") for i in range(5)]
+        server.mute_on = tuple(tiny.tokenizer.encode("@@", add_special_tokens=False))
+    batch = within(WITHIN, made.prepare_batch, loader(hung + some(9)), flow, group_size=1)
+    assert len(batch) == 2
+    stats = made.workflow_executor.staleness_manager.get_stats()
+    assert stats.rejected >= 3
+    made.destroy()
+    groups, trees = recorded(tmp_path / "runs")
+    ended = [trees[m.session] for g in groups for m in g.members if g.task in {t.id for t in hung}]
+    assert {str(tree.attempts[0].status) for tree in ended} <= {
+        "failed:deadline",
+        "failed:policy",
+        "cancelled",
+    }
+    known = expected(tmp_path / "runs")
+    assert all(a["input_ids"].tobytes() in known for t in batch for a in unpadded(t))
+
+
+def test_a_broken_member_leaves_and_its_siblings_stay(
+    tiny: Any, engine: Callable[..., Any], tmp_path: Path
+) -> None:
+    """One sample of three breaks: two rows come back, and every environment was closed."""
+    opened, closed = Moody.opened, Moody.closed
+    made = engine()
+    batch = within(
+        WITHIN, made.rollout_batch, _data(some(1, **{"break": 1})), workflow(tiny, tmp_path)
+    )
+    made.destroy()
+    assert [trajectory["input_ids"].shape[0] for trajectory in batch] == [2]
+    (group,), trees = recorded(tmp_path)
+    assert sorted((m.sample, m.left) for m in group.members) == [
+        (0, ""),
+        (1, "failed:env"),
+        (2, ""),
+    ]
+    assert len(trees) == 3
+    assert Moody.opened - opened == Moody.closed - closed == 3
+
+
+def test_blocking_environments_run_off_areals_loop(
+    tiny: Any, engine: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Three environments that block until all three are there: on one loop they never would."""
+    Together.barrier.reset()
+    flow = workflow(tiny, tmp_path, env="test/together")
+    (trajectory,) = within(WITHIN, engine().rollout_batch, _data(some(1)), flow)
+    assert trajectory["input_ids"].shape[0] == 3
+
+
+def test_destroying_the_engine_closes_what_runs(
+    tiny: Any, engine: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Sessions under way are recorded as cancelled, and their environments closed."""
+    opened, closed = Moody.opened, Moody.closed
+    made = engine()
+    made.submit(_data(some(1, hang=True))[0], workflow(tiny, tmp_path))
+    waiting = threading.Event()
+    for _ in range(600):
+        if Moody.opened - opened == 3:
+            break
+        waiting.wait(0.1)
+    assert Moody.opened - opened == 3
+    made.destroy()
+    assert Moody.closed - closed == 3
+    _, trees = recorded(tmp_path)
+    assert {str(tree.attempts[0].status) for tree in trees.values()} == {"cancelled"}
+
+
+def test_named_by_a_string_it_shares_one_run(
+    tiny: Any, engine: Callable[..., Any], tmp_path: Path
+) -> None:
+    """AReaL makes the workflow anew for each task: all of them record into one run."""
+    made = engine()
+    plain = {
+        "env": {"id": "test/areal", "config": {}},
+        "tokenizer": tiny.path,
+        "store": str(tmp_path),
+        "samples": 2,
+        "gconfig": {"max_new_tokens": 8, "max_tokens": 512},
+        "deriver": {"name": "grpo", "settings": {}},
+    }
+    for element in _data(some(2)):
+        made.submit(element, "trajgym.adapters.areal.TrajgymWorkflow", workflow_kwargs=plain)
+    found = within(WITHIN, made.wait, 2)
+    assert [trajectory["input_ids"].shape[0] for trajectory in found] == [2, 2]
+    made.destroy()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_two_plans_for_one_store_are_refused(
+    tiny: Any, engine: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A second workflow with other settings gets no rows from the first one's sessions."""
+    made = engine()
+    first = within(WITHIN, made.rollout_batch, _data(some(1)), workflow(tiny, tmp_path))
+    assert len(first) == 1
+    made.submit(_data(some(1))[0], workflow(tiny, tmp_path, samples=2))
+    assert within(WITHIN, made.wait, 1) == [None]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"greedy": True}, {"top_p": 0.9}, {"top_k": 40}, {"temperature": 0.0}, {"stop": ["END"]}],
+    ids=str,
+)
+def test_bent_distributions_are_refused(setting: Any, tiny: Any, tmp_path: Path) -> None:
+    """What is trained must be sampled as the loss assumes; an evaluation may do as it likes."""
+    settings = {"max_new_tokens": 8, **setting}
+    with pytest.raises(InvalidInput, match=next(iter(setting))):
+        workflow(tiny, tmp_path, gconfig=settings)
+    workflow(tiny, tmp_path, gconfig=settings, evaluation=True)
+
+
+def test_a_full_context_cuts_a_session_and_it_is_scored(
+    tiny: Any, engine: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A history longer than max_tokens is the agent's own doing: its turns are trained."""
+    from trajgym.adapters.areal import TrajgymWorkflow
+
+    long = some(1)[0].model_copy(update={"data": {"answer": "so " * 60}})
+    flow = workflow(tiny, tmp_path, gconfig={"max_new_tokens": 8, "max_tokens": 400})
+    assert isinstance(flow, TrajgymWorkflow)
+    (trajectory,) = within(WITHIN, engine().rollout_batch, _data([long]), flow)
+    assert trajectory["input_ids"].shape[0] == 3
+    _, trees = recorded(tmp_path)
+    for tree in trees.values():
+        assert str(tree.attempts[0].status) == "truncated:context"
+        assert tree.attempts[0].outcome is not None
+        assert len(tree.turns) == 1
+
+
+def _data(tasks: list[Task]) -> list[dict[str, str]]:
+    from trajgym.adapters.areal import task_dataset
+
+    return task_dataset(tasks)

@@ -1,0 +1,137 @@
+"""The agent loop in verl's V1 chain: workers, TransferQueue and replay buffer in local Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trl.tiny import tasks
+from tests.verl.chain import configuration
+from tests.verl.fake import FakeServers, one_of_all, talk
+from trajgym.adapters.verl import write_prompts
+from trajgym.envs import EnvSpec
+from trajgym.rewards import apply, get_deriver
+from trajgym.rollout import FakeCall, PolicyUnavailable
+from trajgym.trajectory import Group, Member, Message, Run, SessionTree, build_rows
+
+WORDS = EnvSpec(id="tests.trl.tiny:Words")
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    """Two tasks as verl's data."""
+    path = tmp_path / "train.parquet"
+    assert write_prompts(path, tasks(2), WORDS) == 2
+    return path
+
+
+def test_a_column_is_enough(chain: Any, prompts: Path) -> None:
+    """With agent_name in the data, verl's workers play our sessions and queue their rows."""
+    rows = chain.rollout(prompts, FakeServers())
+    assert set(rows.statuses.values()) == {"finished"}
+    scores = {key: sum(values) for key, values in rows.by_key("rm_scores").items()}
+    assert scores == pytest.approx({(p, s, 0): s / 3 for p in range(2) for s in range(4)})
+    masks, logprobs = rows.get("response_mask"), rows.get("rollout_log_probs")
+    for mask, values in zip(masks, logprobs, strict=True):
+        assert mask[-1] == 1
+        assert [value != 0 for value in values] == [bool(m) for m in mask]
+    assert all(type(tag["min_global_steps"]) is int for tag in rows.batch.tags)
+
+
+def lost(call: FakeCall) -> str:
+    """Fail in the second turn of session 1."""
+    if call.session.endswith("-1") and call.turn == 1:
+        raise PolicyUnavailable("replica gone")
+    return talk(call)
+
+
+def test_a_failed_session_leaves_its_siblings(chain: Any, prompts: Path) -> None:
+    """A session without a row costs its group nothing else: verl still calls it finished."""
+    rows = chain.rollout(prompts, FakeServers(lost))
+    assert set(rows.statuses.values()) == {"finished"}
+    assert {(p, s) for p, s, _ in rows.by_key("uid")} == {
+        (p, s) for p in range(2) for s in (0, 2, 3)
+    }
+
+
+def recorded(folder: Path) -> dict[str, SessionTree]:
+    found: dict[str, SessionTree] = {}
+    for path in folder.glob("worker-*"):
+        with Run(path) as run:
+            found |= {tree.record.id: tree for tree in run.sessions()}
+    return found
+
+
+def expected(trees: dict[str, SessionTree], deriver: str, uids: list[str]) -> dict[Any, Any]:
+    """Return advantages of recorded sessions by prompt, session and turns of the row."""
+    groups = [
+        Group(
+            id=uid,
+            task="t",
+            planned=4,
+            members=[
+                Member(name, tree.record.sample)
+                for name, tree in trees.items()
+                if tree.record.group == uid
+            ],
+            sealed=True,
+        )
+        for uid in uids
+    ]
+    made = get_deriver(deriver)
+    values = made.derive(made.table(groups, trees.values()))
+    found = {}
+    for tree in trees.values():
+        for row in apply(build_rows(tree).rows, values):
+            assert row.advantage is not None
+            place = uids.index(str(tree.record.group)), tree.record.sample
+            kept = row.advantage[int(row.loss_mask.argmax()) :].tolist()
+            found[place, row.turns] = kept
+    return found
+
+
+def said(call: FakeCall) -> str | Message:
+    """Vary with the attempt too, so that rival attempts differ."""
+    return one_of_all(call) if (call.seed or 0) % 3 else "maybe"
+
+
+@pytest.mark.parametrize(
+    ("deriver", "more"),
+    [
+        ("gigpo", []),
+        ("tree_grpo", ["+trajgym.expansion.name=tree"]),
+    ],
+)
+def test_our_trainer_has_the_derivers_advantages(
+    chain: Any, prompts: Path, tmp_path: Path, deriver: str, more: list[str]
+) -> None:
+    """Each token's advantage is what the deriver gives for the recorded group, trees included."""
+    from trajgym.adapters.verl import StepSyncTrainer
+
+    config = configuration(
+        chain.tiny,
+        "trainer.v1.trainer_mode=trajgym_sync",
+        "algorithm.adv_estimator=trajgym",
+        f"+trajgym.deriver.name={deriver}",
+        f"+trajgym.store={tmp_path}",
+        *more,
+    )
+    trainer = StepSyncTrainer(config)
+    assert config.trainer.v1.trainer_mode == "sync"
+    rows = chain.rollout(prompts, FakeServers(said), config=config)
+    found = rows.advantages(trainer)
+    wanted = expected(recorded(tmp_path), deriver, rows.uids)
+    assert len(found) == len(wanted) >= 8
+    assert any(any(values) for values in wanted.values())
+    places: dict[Any, list[Any]] = {}
+    for (place, _), values in wanted.items():
+        places.setdefault(place, []).append(values)
+    for (prompt, session, _), values in found.items():
+        assert any(
+            len(values) == len(one) and values == pytest.approx(one, abs=1e-6)
+            for one in places[prompt, session]
+        )
+    assert rows.metrics["trajgym/sessions"] == 8
+    assert rows.metrics["trajgym/groups_that_shrank"] == 0

@@ -1,0 +1,266 @@
+"""The agent loop: real class, real configuration, servers without a model."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trl.tiny import Words, calls, tasks
+from tests.verl.chain import PROMPT, RESPONSE, loop, row, sampling
+from tests.verl.fake import FakeServers
+from trajgym.adapters.verl import RolloutFailed
+from trajgym.envs import EnvSpec
+from trajgym.trajectory import Run, build_rows
+
+WORDS = EnvSpec(id="tests.trl.tiny:Words")
+(TASK,) = tasks(1)
+
+
+def stored(folder: Path) -> list[Any]:
+    """Return the sessions of all of a folder's stores."""
+    found: list[Any] = []
+    for path in sorted(folder.glob("worker-*")):
+        with Run(path) as run:
+            found += list(run.sessions())
+    return found
+
+
+async def test_the_output_is_what_was_sampled(tiny: Any, tmp_path: Path) -> None:
+    """Ids, mask, log-probs and versions are those that the servers gave, as they were recorded."""
+    servers = FakeServers(version=3, span=2)
+    made = loop(tiny, servers, f"+trajgym.store={tmp_path}")
+    (output,) = await made.run(sampling(), **row(TASK, WORDS, session=2))
+    (tree,) = stored(tmp_path)
+    (whole,) = build_rows(tree).rows
+    assert output.prompt_ids + output.response_ids == whole.input_ids.tolist()
+    assert output.prompt_ids == servers.requests[0][1]
+    start = len(output.prompt_ids)
+    assert [bool(m) for m in output.response_mask] == whole.loss_mask[start:].tolist()
+    assert output.response_logprobs == whole.logprobs[start:].tolist()
+    sampled = sum(len(turn.tokens.response_ids) for turn in tree.turns)
+    assert sum(output.response_mask) == sampled
+    assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (
+        3,
+        5,
+    )
+    assert output.response_mask[-1] == 1
+
+
+async def test_one_request_id_and_growing_prompts(tiny: Any) -> None:
+    """All turns of a session go to one replica, and each prompt keeps the ids of the last."""
+    servers = FakeServers()
+    await loop(tiny, servers).run(sampling(), **row(TASK, WORDS))
+    names, prompts, params = zip(*servers.requests, strict=True)
+    assert len(set(names)) == 1
+    assert all(later[: len(one)] == one for one, later in itertools.pairwise(prompts))
+    assert all(p["temperature"] == 1.0 and p["logprobs"] for p in params)
+
+
+async def test_rewards_stand_on_the_turns_last_tokens(tiny: Any) -> None:
+    """Dense rewards become rm_scores, each on its turn's last sampled id, and nowhere else."""
+    rewards = "[{name:outcome},{name:step_reward}]"
+    made = loop(tiny, FakeServers(), f"+trajgym.rewards={rewards}")
+    (output,) = await made.run(sampling(), **row(TASK, WORDS, session=2))
+    fields = output.as_dict()
+    scores, mask = fields["rm_scores"].tolist(), fields["response_mask"].tolist()
+    ends = [i for i, m in enumerate(mask) if m and (i + 1 == len(mask) or not mask[i + 1])]
+    assert [scores[i] for i in ends] == pytest.approx([1.0, 1.0, 2 / 3])
+    assert [i for i, value in enumerate(scores) if value] == ends
+    assert output.reward_score == pytest.approx(8 / 3)
+    assert output.extra_fields["turn_scores"] == [scores[i] for i in ends]
+    assert output.extra_fields["reward_extra_info"]["trajgym_score"] == pytest.approx(2 / 3)
+
+
+async def test_a_failure_gives_no_row(tiny: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A session whose environment breaks gives an empty list, never a zero, and says why."""
+    broken = EnvSpec(id=WORDS.id, config={"fail": "tool"})
+    servers = FakeServers(lambda call: calls("note", text="x"))
+    with caplog.at_level(logging.WARNING):
+        assert await loop(tiny, servers).run(sampling(), **row(TASK, broken)) == []
+    assert "failed:env" in caplog.text
+    assert "the pen is broken" in caplog.text
+
+
+async def test_a_failed_session_is_tried_again(tiny: Any, tmp_path: Path) -> None:
+    """With retries, a session whose servers failed once gives its row after all."""
+
+    class Shaky(FakeServers):
+        async def generate(self, request_id: str, **more: Any) -> Any:
+            if not self.requests:
+                self.requests.append((request_id, [], {}))
+                raise ConnectionError("replica gone")
+            return await super().generate(request_id, **more)
+
+    made = loop(tiny, Shaky(), "+trajgym.retries=1", f"+trajgym.store={tmp_path}")
+    (output,) = await made.run(sampling(), **row(TASK, WORDS, session=1))
+    assert output.reward_score == pytest.approx(1 / 3)
+    assert sorted(str(tree.attempts[0].status) for tree in stored(tmp_path)) == [
+        "failed:policy",
+        "truncated:turns",
+    ]
+
+
+async def test_a_session_has_a_deadline(tiny: Any, tmp_path: Path) -> None:
+    """An environment that never answers ends its session, which gives no row and is closed."""
+    closed = Words.closed
+    hanging = EnvSpec(id=WORDS.id, config={"hang": True})
+    made = loop(tiny, FakeServers(), "+trajgym.deadline=1", f"+trajgym.store={tmp_path}")
+    assert await made.run(sampling(), **row(TASK, hanging)) == []
+    (tree,) = stored(tmp_path)
+    assert str(tree.attempts[0].status) == "failed:deadline"
+    assert Words.closed == closed + 1
+
+
+async def test_cancelling_closes_the_environment(tiny: Any) -> None:
+    """A cancelled rollout passes the cancellation on, and its environment is closed by then."""
+    opened, closed = Words.opened, Words.closed
+    hanging = EnvSpec(id=WORDS.id, config={"hang": True})
+    servers = FakeServers()
+    running = asyncio.create_task(loop(tiny, servers).run(sampling(), **row(TASK, hanging)))
+    async with asyncio.timeout(60):
+        while not servers.requests:
+            await asyncio.sleep(0.01)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (Words.opened - opened, Words.closed - closed) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "entry", "env", "said"),
+    [
+        (["+trajgym.env.id=tests.trl.tiny:Words"], {}, WORDS, "give it once"),
+        ([], {}, None, "given nowhere"),
+        (["+trajgym.max_tokens=5"], {"max_tokens": 6}, WORDS, "remove one of them"),
+        (["+trajgym.maximum=5"], {}, WORDS, "maximum"),
+        (["+trajgym.rewards=[{name:grpo}]"], {}, WORDS, "trajgym.deriver"),
+        (["+trajgym.deriver.name=gigpo"], {}, WORDS, "trajgym_sync"),
+        (["+trajgym.expansion.name=tree"], {}, WORDS, "trajgym.deriver"),
+    ],
+)
+async def test_a_wrong_configuration_is_named_and_gives_no_row(
+    tiny: Any,
+    caplog: pytest.LogCaptureFixture,
+    overrides: list[str],
+    entry: dict[str, Any],
+    env: EnvSpec | None,
+    said: str,
+) -> None:
+    """Settings given twice, nowhere or without effect start no session; the log says which."""
+    opened = Words.opened
+    assert (
+        await loop(tiny, FakeServers(), *overrides, **entry).run(sampling(), **row(TASK, env)) == []
+    )
+    assert said in caplog.text
+    assert Words.opened == opened
+
+
+async def test_settings_of_a_yaml_entry(tiny: Any) -> None:
+    """An agent loop's own entry can hold the environment and every setting."""
+    servers = FakeServers(lambda call: "yes it is")
+    entry = {"env": {"id": WORDS.id}, "max_tokens": 3, "budgets": {"turns": 2}}
+    (output,) = await loop(tiny, servers, **entry).run(sampling(), **row(TASK, None))
+    assert [params["max_tokens"] for _, _, params in servers.requests] == [3]
+    assert output.extra_fields["reward_extra_info"]["trajgym_turns"] == 1.0
+
+
+async def test_a_full_context_ends_the_session_scored(tiny: Any, tmp_path: Path) -> None:
+    """A session that fills max_prompt_length + max_response_length is cut there and scored."""
+    limits = ["data.max_prompt_length=300", "data.max_response_length=24"]
+    made = loop(tiny, FakeServers(), *limits, f"+trajgym.store={tmp_path}")
+    (output,) = await made.run(sampling(), **row(TASK, WORDS, session=3))
+    assert len(output.prompt_ids) + len(output.response_ids) <= 300 + 24
+    (tree,) = stored(tmp_path)
+    assert tree.attempts[0].status.kind == "truncated"
+    assert tree.attempts[0].outcome is not None
+
+
+async def test_a_prompt_that_is_too_long_fails(tiny: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A first prompt over max_prompt_length is refused, not cut from the left as verl does."""
+    made = loop(tiny, FakeServers(), "data.max_prompt_length=8")
+    assert await made.run(sampling(), **row(TASK, WORDS)) == []
+    assert "data.max_prompt_length is 8" in caplog.text
+
+
+async def test_servers_without_logprobs_fail(tiny: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Without log-probs there is no row, and the log says which setting brings them."""
+    servers = FakeServers(logprobs=False)
+    assert await loop(tiny, servers).run(sampling(), **row(TASK, WORDS)) == []
+    assert "calculate_log_probs" in caplog.text
+
+
+async def test_versions_are_always_whole_numbers(tiny: Any) -> None:
+    """Where the servers don't say which weights they hold, the trainer's step stands there."""
+    (output,) = await loop(tiny, FakeServers(version=None)).run(sampling(), **row(TASK, WORDS))
+    steps = [output.extra_fields[name] for name in ("min_global_steps", "max_global_steps")]
+    assert steps == [7, 7]
+    assert all(type(step) is int for step in steps)
+
+
+async def test_sessions_at_once_are_bounded(tiny: Any) -> None:
+    """With trajgym.concurrency, no more sessions run at once in a worker than that."""
+    most = 0
+
+    class Counting(FakeServers):
+        running = 0
+
+        async def generate(self, request_id: str, **more: Any) -> Any:
+            nonlocal most
+            self.running += 1
+            most = max(most, self.running)
+            await asyncio.sleep(0)
+            try:
+                return await super().generate(request_id, **more)
+            finally:
+                self.running -= 1
+
+    servers = Counting(delay=0.01)
+    made = [loop(tiny, servers, "+trajgym.concurrency=2") for _ in range(5)]
+    done = await asyncio.gather(
+        *(one.run(sampling(), **row(TASK, WORDS, session=i)) for i, one in enumerate(made))
+    )
+    assert all(len(outputs) == 1 for outputs in done)
+    assert most == 2
+
+
+REASONS = "<think>\nlet me see\n</think>\n\nyes"
+
+
+async def test_a_rewritten_context_gives_several_rows(tiny: Any) -> None:
+    """Where the template strips reasoning, each context is a row of its own, the last one last."""
+    servers = FakeServers(lambda call: REASONS)
+    outputs = await loop(tiny, servers).run(sampling(), **row(TASK, WORDS))
+    assert [output.reward_score for output in outputs] == [0.0, 0.0, 1.0]
+    prompts = [output.prompt_ids for output in outputs]
+    assert sorted(prompts, key=len) == prompts
+    main = ["trainer.use_v1=False", "+trajgym.outputs=main"]
+    only = await loop(tiny, servers, *main).run(sampling(), **row(TASK, WORDS))
+    assert only.response_ids == outputs[-1].response_ids
+
+
+async def test_older_trainers_take_one_row_or_an_error(tiny: Any) -> None:
+    """V0 gets the main row where that was asked for; what it can't be given is an error there."""
+    old = ["trainer.use_v1=False"]
+    with pytest.raises(RolloutFailed, match=r"trajgym\.outputs"):
+        await loop(tiny, FakeServers(), *old).run(sampling(), **row(TASK, WORDS))
+    main = [*old, "+trajgym.outputs=main"]
+    output = await loop(tiny, FakeServers(), *main).run(sampling(), **row(TASK, WORDS))
+    assert len(output.prompt_ids) <= PROMPT
+    assert len(output.response_ids) <= RESPONSE
+    broken = EnvSpec(id=WORDS.id, config={"fail": "tool"})
+    servers = FakeServers(lambda call: calls("note", text="x"))
+    with pytest.raises(RolloutFailed, match="session failed"):
+        await loop(tiny, servers, *main).run(sampling(), **row(TASK, broken))
+
+
+def test_the_column_is_json_that_any_reader_keeps() -> None:
+    """The column is one string: arguments of different environments can't be mixed up."""
+    value = json.loads(row(TASK, WORDS)["trajgym"])
+    assert value["env"] == {"id": WORDS.id, "config": {}}
+    assert value["task"]["id"] == TASK.id
