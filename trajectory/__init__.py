@@ -42,7 +42,6 @@ from trajgym.trajectory._records import (
 )
 from trajgym.trajectory._rows import (
     Dropped,
-    ImageRef,
     Rows,
     RowSpan,
     Stamp,
@@ -54,7 +53,7 @@ from trajgym.trajectory._rows import (
 )
 from trajgym.trajectory._run import Annotation, Blob, Run, SessionSummary
 from trajgym.trajectory._store import Ack, Store
-from trajgym.trajectory._tokens import FloatArray, IntArray, Segment, Span, TurnTokens
+from trajgym.trajectory._tokens import FloatArray, ImageRef, IntArray, Segment, Span, TurnTokens
 from trajgym.trajectory._tree import SessionTree
 
 __all__ = [
