@@ -36,7 +36,7 @@ from trajgym.rollout._policy import (
     PolicyRequest,
     PolicyUnavailable,
 )
-from trajgym.rollout._processor import pixels_of, processor_name
+from trajgym.rollout._processor import open_image, pixels_of, processor_name
 from trajgym.rollout._renderer import Parsed, Renderer
 from trajgym.rollout._retry import Retry
 from trajgym.rollout._runner import Progress, Runner, SealedGroup, group_id
@@ -108,6 +108,7 @@ __all__ = [
     "group_id",
     "load_smollm2",
     "majority",
+    "open_image",
     "pixels_of",
     "processor_name",
     "renderer_for",

@@ -21,6 +21,7 @@ from trajgym.trajectory._messages import (
     check_message,
     digest,
     image_part,
+    images_to_user,
     text_of,
     tool_calls_of,
 )
@@ -109,6 +110,7 @@ __all__ = [
     "check_store",
     "digest",
     "image_part",
+    "images_to_user",
     "replace_surrogates",
     "text_of",
     "tool_calls_of",

@@ -163,7 +163,7 @@ def attempt_turns(tree: SessionTree, attempt: Attempt) -> list[int]:
     return sorted(turns)
 
 
-def build_rows(tree: SessionTree) -> Rows:
+def build_rows(tree: SessionTree, *, images: bool = False) -> Rows:
     """Return the training rows of a session's scored attempts.
 
     A turn goes on in its base's row if its prompt keeps the base's whole sequence, and starts a
@@ -172,15 +172,20 @@ def build_rows(tree: SessionTree) -> Rows:
     trained token. Attempts without a score (failed, interrupted, cancelled, running) and turns
     without a sampled token are named in ``dropped``.
 
+    Args:
+        tree: the session.
+        images: the caller hands over the pixels of ``row.images`` with each row. Without them
+            placeholders must not train: a session that shows images is then refused.
+
     Raises:
         InvalidRow: a turn of a scored attempt is a text turn.
-        UnsupportedModality: such a turn was shown something other than text and images, or other
-            images than its ids stand for.
+        UnsupportedModality: such a turn was shown images and ``images`` is False, other images
+            than its ids stand for, or something that is neither text nor image.
         InvalidSession: a token delta does not fit its base.
     """
     owners, dropped = _owners(tree)
     rows: list[TrainingRow] = []
-    for chain in _chains(tree, owners):
+    for chain in _chains(tree, owners, images=images):
         row = _assemble(tree, chain, owners[chain[-1].index])
         if row is not None:
             rows.append(row)
@@ -209,7 +214,7 @@ def _owners(tree: SessionTree) -> tuple[list[int], list[Dropped]]:
     return owners, dropped
 
 
-def _chains(tree: SessionTree, owners: list[int]) -> list[list[Turn]]:
+def _chains(tree: SessionTree, owners: list[int], *, images: bool) -> list[list[Turn]]:
     """Return the turns that share a row, for each row, in order of the rows' first turns."""
     chains: list[list[Turn]] = []
     ends_at: dict[int, list[Turn]] = {}
@@ -228,7 +233,7 @@ def _chains(tree: SessionTree, owners: list[int]) -> list[list[Turn]]:
             )
         base = tree.base(turn)
         if _shown_media(turn, base) or tokens.images or (base and base.index in pictured):
-            _check_media(tree, turn)
+            _check_media(tree, turn, allowed=images)
             pictured.add(index)
         chain = None
         if base is not None and tokens.prompt_kept == sizes[base.index]:
@@ -253,7 +258,7 @@ def _shown_media(turn: Turn, base: Turn | None) -> bool:
     )
 
 
-def _check_media(tree: SessionTree, turn: Turn) -> None:
+def _check_media(tree: SessionTree, turn: Turn, *, allowed: bool) -> None:
     """Refuse a turn whose ids do not stand for exactly the images that its messages show."""
     where = f"session {tree.record.id}: turn {turn.index}"
     context = tree.context(turn)
@@ -274,6 +279,11 @@ def _check_media(tree: SessionTree, turn: Turn) -> None:
         raise UnsupportedModality(
             f"{where} was shown {len(shown)} images ({_short(shown)}), but its ids stand for "
             f"{len(held)} ({_short(held)}): they must be the same, in the same order",
+        )
+    if held and not allowed:
+        raise UnsupportedModality(
+            f"{where} was shown {len(held)} images, and their pixels do not go along here: their "
+            "placeholders must not train without them",
         )
 
 

@@ -273,8 +273,8 @@ def unpack_tokens(data: bytes) -> TurnTokens:
         Segment(length, low, high, bool(sampled))
         for length, low, high, sampled in _SEGMENT.iter_unpack(data[_HEADER.size : ids])
     )
-    noted = json.loads(data[spans:]) if n_spans else ()
-    named, images = noted if version == _WITH_IMAGES else (noted, ())
+    noted: list[Any] = json.loads(data[spans:]) if n_spans else []
+    named, images = noted if version == _WITH_IMAGES else (noted, [])
     tokens.spans = tuple(Span(*s) for s in named)
     tokens.images = tuple(ImageRef(*s) for s in images)
     return tokens

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 __all__ = ["TinyVLM", "picture", "qwen2_vl", "smolvlm"]
 
-_WORDS = "click look the red green button done x y 0 1 2 3 4 5 6 7 8 9 system user assistant".split()
+_TEXT = ["click look at the red green button", "done x y 0123456789", "system user assistant"]
 
 
 class TinyVLM(NamedTuple):
@@ -36,9 +36,11 @@ def _tokenizer(specials: list[str], eos: str) -> Any:
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=400, special_tokens=specials, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+        vocab_size=400,
+        special_tokens=specials,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
-    core.train_from_iterator(_WORDS, trainer)
+    core.train_from_iterator(_TEXT, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=core, eos_token=eos, pad_token=eos)
 
 
@@ -73,10 +75,13 @@ def qwen2_vl() -> TinyVLM:
             return super().check_argument_for_proper_class(argument_name, argument)
 
     specials = ["<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>"]
-    tokenizer = _tokenizer([*specials, "<|image_pad|>", "<|video_pad|>"], "<|im_end|>")
+    specials += ["<|image_pad|>", "<|video_pad|>"]
+    tokenizer = _tokenizer(specials, "<|im_end|>")
     images = Qwen2VLImageProcessorPil(min_pixels=28 * 28, max_pixels=28 * 28 * 64)
     processor = ImagesOnly(images, tokenizer, chat_template=_CHATML)
-    ids = {t: tokenizer.convert_tokens_to_ids(t) for t in [*specials, "<|image_pad|>", "<|video_pad|>"]}
+    ids = {
+        t: tokenizer.convert_tokens_to_ids(t) for t in [*specials, "<|image_pad|>", "<|video_pad|>"]
+    }
     torch.manual_seed(0)
     config = Qwen2VLConfig(
         text_config={
@@ -86,11 +91,21 @@ def qwen2_vl() -> TinyVLM:
             "num_hidden_layers": 2,
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
-            "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4},
+            "rope_parameters": {
+                "rope_type": "default",
+                "mrope_section": [1, 1, 2],
+                "rope_theta": 1e4,
+            },
             "bos_token_id": None,
             "eos_token_id": ids["<|im_end|>"],
         },
-        vision_config={"depth": 2, "embed_dim": 32, "num_heads": 4, "hidden_size": 32, "mlp_ratio": 2},
+        vision_config={
+            "depth": 2,
+            "embed_dim": 32,
+            "num_heads": 4,
+            "hidden_size": 32,
+            "mlp_ratio": 2,
+        },
         image_token_id=ids["<|image_pad|>"],
         video_token_id=ids["<|video_pad|>"],
         vision_start_token_id=ids["<|vision_start|>"],
