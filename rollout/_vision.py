@@ -119,7 +119,7 @@ class _VisionCodec(HFCodec):
                 parts.append({"type": "image"})
             elif text:
                 parts.append({"type": "text", "text": text})
-        return {**message, "content": parts}
+        return {**message, "content": parts or [{"type": "text", "text": ""}]}
 
     def _check_placeholder(self, processor: Any) -> None:
         bare = HFCodec.template(self, [_asked_parts({"type": "image"})], (), open_turn=True)

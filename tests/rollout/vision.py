@@ -44,6 +44,16 @@ def _tokenizer(specials: list[str], eos: str) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=core, eos_token=eos, pad_token=eos)
 
 
+def _stopping(model: Any, tokenizer: Any) -> Any:
+    """Return the model, now inclined to end its answers."""
+    import torch
+
+    bias = torch.zeros(model.lm_head.out_features)
+    bias[tokenizer.eos_token_id] = 6.0
+    model.lm_head.bias = torch.nn.Parameter(bias)
+    return model.eval()
+
+
 _CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
@@ -111,7 +121,7 @@ def qwen2_vl() -> TinyVLM:
         vision_start_token_id=ids["<|vision_start|>"],
         vision_end_token_id=ids["<|vision_end|>"],
     )
-    return TinyVLM(Qwen2VLForConditionalGeneration(config).eval(), processor)
+    return TinyVLM(_stopping(Qwen2VLForConditionalGeneration(config), tokenizer), processor)
 
 
 def smolvlm() -> TinyVLM:
@@ -150,4 +160,4 @@ def smolvlm() -> TinyVLM:
         image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
         scale_factor=2,
     )
-    return TinyVLM(Idefics3ForConditionalGeneration(config).eval(), processor)
+    return TinyVLM(_stopping(Idefics3ForConditionalGeneration(config), tokenizer), processor)
