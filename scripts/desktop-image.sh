@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the image trajgym/desktop:0.1.0 (an X server in memory, openbox, mousepad, pcmanfm,
+# Makes the image trajgym/desktop:bookworm (an X server in memory, openbox, mousepad, pcmanfm,
 # galculator, xterm) on trajgym/base:bookworm. Does nothing if it is there; --force builds it anew.
 #
 # No registry is needed: the base is made from the package mirror where none answers, and mss, which
@@ -7,7 +7,7 @@
 # PYTHON  an interpreter with pip; default python3
 set -eu
 
-image=trajgym/desktop:0.1.0
+image=trajgym/desktop:bookworm
 root=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-python3}
 
