@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from trajgym.envs._clock import OutOfTime
 from trajgym.envs._errors import ForkDiverged, SessionEnded, Unforkable
-from trajgym.envs._execute import Execution, Fault, fault_of
+from trajgym.envs._execute import Execution, Fault, content_parts, fault_of
 from trajgym.envs._ledger import Ledger, TokenTail, as_reply, tail_of
 from trajgym.envs._meter import Meter
 from trajgym.envs._threads import Worker, finish_despite_cancel
-from trajgym.envs._tools import tools_of
+from trajgym.envs._tools import ToolResult, tools_of
 from trajgym.envs._verdict import as_outcome
 from trajgym.trajectory import (
     InvalidInput,
@@ -395,7 +395,10 @@ class Session:
     async def _reset(self, env: Env) -> list[Message]:
         env.labels = {"session": self.id, **self.record.labels}
         opening = await self._worker.call(env.reset, self.task, self.record.seed)
-        if isinstance(opening, str):
+        if isinstance(opening, ToolResult):
+            keep, limit = self._ledger.keep_image, self.budgets.observation_bytes
+            opening = [{"role": "user", "content": content_parts(opening.content, keep, limit)}]
+        elif isinstance(opening, str):
             opening = [{"role": "user", "content": opening}]
         if not isinstance(opening, list) or not opening:
             raise TypeError(

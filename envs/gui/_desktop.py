@@ -93,6 +93,8 @@ class Desktop:
 
     def __init__(self, sandbox: Sandbox, *, size: Size = DESKTOP_SIZE, settle: float = 1.0) -> None:
         self.size = size
+        self.display = ""
+        """The X display, for commands beside the driver; empty before it is open."""
         self._sandbox = sandbox
         self._settle = settle
         self._stream: Stream | None = None
@@ -124,7 +126,9 @@ class Desktop:
         command = ["python3", "-u", "-m", _PACKAGE]
         self._stream = await self._sandbox.stream(command, cwd="/tmp", limit=_LINE_BYTES)  # noqa: S108
         try:
-            await self._ask(_START_SECONDS, width=self.size.width, height=self.size.height)
+            width, height = self.size
+            started = await self._ask(_START_SECONDS, width=width, height=height)
+            self.display = str(started["display"])
         except BaseException:
             await self.close()
             raise

@@ -138,6 +138,7 @@ def main() -> None:
         try:
             if driver is None:
                 driver = Driver(int(request["width"]), int(request["height"]))
+                answer["display"] = os.environ["DISPLAY"]
             else:
                 answer |= driver.answer(request)
         except Refused as error:

@@ -21,6 +21,7 @@ __all__ = ["Screen", "wait_until"]
 _QUIET = 0.12
 """Seconds without a change after which the screen counts as settled."""
 _BACKGROUND = 0x3B5568
+_PROBE_SECONDS = 0.25
 _LOOK_EVERY = 0.015
 _SETTINGS = {
     ".config/gtk-3.0/settings.ini": (
@@ -86,7 +87,6 @@ class Screen:
         self.root.change_attributes(background_pixel=_BACKGROUND)
         self.root.clear_area()
         self._manager = self.spawn(["openbox", "--sm-disable"])
-        # A window that asks to be mapped before somebody manages the screen is never shown.
         wait_until("the window manager", seconds, self._is_managed)
         import mss
 
@@ -129,12 +129,31 @@ class Screen:
         return int(self.display.intern_atom(name))
 
     def _is_managed(self) -> bool:
+        """Show a window of our own and return whether it is taken in.
+
+        Before the manager is ready a window is lost for ever. It announces itself
+        (``_NET_SUPPORTING_WM_CHECK``) a little too early for that: only a window tells.
+        """
         from Xlib import X
 
-        found = self.root.get_full_property(
-            self.atom("_NET_SUPPORTING_WM_CHECK"), X.AnyPropertyType
-        )
-        return found is not None
+        probe = self.root.create_window(0, 0, 8, 8, 0, X.CopyFromParent)
+        probe.map()
+        self.display.sync()
+        end = time.monotonic() + _PROBE_SECONDS
+        while not (taken := probe.id in self.clients()) and time.monotonic() < end:
+            time.sleep(0.005)
+        probe.destroy()
+        self.display.sync()
+        if taken:
+            wait_until("the end of a window", 5.0, lambda: probe.id not in self.clients())
+        return taken
+
+    def clients(self) -> list[int]:
+        """Return the windows that the window manager has taken in, oldest first."""
+        from Xlib import X
+
+        found = self.root.get_full_property(self.atom("_NET_CLIENT_LIST"), X.AnyPropertyType)
+        return [] if found is None else [int(window) for window in found.value]
 
     def check(self) -> None:
         """Look whether the screen is still there.

@@ -46,7 +46,7 @@ class Windows:
             Refused: there is no such program.
             ScreenGone: no window came.
         """
-        before = set(self._ids())
+        before = set(self._screen.clients())
         log = self._screen.log.open("ab")
         try:
             process = subprocess.Popen(
@@ -64,7 +64,7 @@ class Windows:
             log.close()
         end = time.monotonic() + seconds
         while seconds:
-            if new := [w for w in self._ids() if w not in before]:
+            if new := [w for w in self._screen.clients() if w not in before]:
                 self._until_active(new[0])
                 return {"pid": process.pid, "window": self._describe(new[0])}
             if time.monotonic() > end:
@@ -74,7 +74,7 @@ class Windows:
 
     def all(self) -> list[dict[str, Any]]:
         """Return every window, oldest first: title, class, pid, place and whether it is active."""
-        return [found for w in self._ids() if (found := self._describe(w))]
+        return [found for w in self._screen.clients() if (found := self._describe(w))]
 
     def find(self, title: str) -> int:
         """Return the window whose title holds a text.
@@ -82,7 +82,7 @@ class Windows:
         Raises:
             Refused: there is none.
         """
-        for window in self._ids():
+        for window in self._screen.clients():
             if title in (self._describe(window) or {}).get("title", ""):
                 return window
         raise Refused(f"no window's title holds {title!r}")
@@ -97,7 +97,7 @@ class Windows:
         """Ask a window to close, and wait a moment: it may have a question of its own."""
         window = self.find(title)
         self._ask(window, "_NET_CLOSE_WINDOW")
-        _wait(lambda: window not in self._ids())
+        _wait(lambda: window not in self._screen.clients())
 
     def _until_active(self, window: int) -> None:
         _wait(lambda: (self._describe(window) or {}).get("active", True))
@@ -125,10 +125,6 @@ class Windows:
         """Put text on the clipboard."""
         if _xclip(["-i"], text.encode()) is None:
             raise Refused("the clipboard does not take this text")
-
-    def _ids(self) -> list[int]:
-        found = self._property(self._screen.root, "_NET_CLIENT_LIST")
-        return [] if found is None else [int(w) for w in found]
 
     def _property(self, window: Any, name: str) -> Any:
         from Xlib import X, error
