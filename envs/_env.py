@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Env", "Prompt", "Response", "Verdict"]
 
-Prompt: TypeAlias = "str | list[Message]"
-"""The first user message, or the whole opening conversation."""
+Prompt: TypeAlias = "str | list[Message] | ToolResult"
+"""The first user message (its text, or a result with text and images), or the whole opening
+conversation."""
 
 Response: TypeAlias = "str | ToolResult"
 Verdict: TypeAlias = "float | bool | Outcome"

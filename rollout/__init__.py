@@ -15,7 +15,7 @@ from trajgym.rollout._certificate import (
 )
 from trajgym.rollout._certificate_judge import CertificateCase, CertificateJudge
 from trajgym.rollout._collect import CollectReport, collect
-from trajgym.rollout._engine import Generation, TokenEngine
+from trajgym.rollout._engine import Generation, ShownImage, TokenEngine
 from trajgym.rollout._expansion import (
     EntropyExpansion,
     Expansion,
@@ -25,6 +25,7 @@ from trajgym.rollout._expansion import (
 from trajgym.rollout._fake_engine import FakeCall, FakeEngine, Fault
 from trajgym.rollout._hint_judge import HintJudge
 from trajgym.rollout._local import LocalEngine, LocalPolicy
+from trajgym.rollout._local_vision import LocalVisionEngine
 from trajgym.rollout._openai import OpenAIPolicy
 from trajgym.rollout._packaged import PackagedRenderer, renderer_for
 from trajgym.rollout._policy import (
@@ -35,6 +36,7 @@ from trajgym.rollout._policy import (
     PolicyRequest,
     PolicyUnavailable,
 )
+from trajgym.rollout._processor import open_image, pixels_of, processor_name
 from trajgym.rollout._renderer import Parsed, Renderer
 from trajgym.rollout._retry import Retry
 from trajgym.rollout._runner import Progress, Runner, SealedGroup, group_id
@@ -42,6 +44,7 @@ from trajgym.rollout._scripted import ScriptedPolicy, call, say
 from trajgym.rollout._smollm2 import LoadedModel, find_smollm2, load_smollm2, save_smollm2
 from trajgym.rollout._template import TemplateRenderer
 from trajgym.rollout._token_policy import TokenPolicy
+from trajgym.rollout._vision import VisionRenderer
 from trajgym.rollout._vllm import VersionSource, VLLMEngine
 from trajgym.rollout._vote_judge import VoteJudge, majority
 
@@ -68,6 +71,7 @@ __all__ = [
     "LoadedModel",
     "LocalEngine",
     "LocalPolicy",
+    "LocalVisionEngine",
     "OpenAIPolicy",
     "PackagedRenderer",
     "Parsed",
@@ -84,6 +88,7 @@ __all__ = [
     "Runner",
     "ScriptedPolicy",
     "SealedGroup",
+    "ShownImage",
     "SurprisalExpansion",
     "TemplateRenderer",
     "TokenEngine",
@@ -93,6 +98,7 @@ __all__ = [
     "TreeExpansion",
     "VLLMEngine",
     "VersionSource",
+    "VisionRenderer",
     "VoteJudge",
     "annotate",
     "call",
@@ -102,6 +108,9 @@ __all__ = [
     "group_id",
     "load_smollm2",
     "majority",
+    "open_image",
+    "pixels_of",
+    "processor_name",
     "renderer_for",
     "save_smollm2",
     "say",

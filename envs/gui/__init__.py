@@ -40,18 +40,44 @@ from trajgym.envs.gui._actions import (
 )
 from trajgym.envs.gui._anthropic_actions import parse_anthropic
 from trajgym.envs.gui._browsergym_actions import parse_browsergym
+from trajgym.envs.gui._desktop import (
+    DESKTOP_SIZE,
+    Desktop,
+    DesktopLook,
+    DesktopWindow,
+    PictureForm,
+)
+from trajgym.envs.gui._desktop_env import (
+    DESKTOP_IMAGE,
+    DesktopEnv,
+    DesktopEnvBase,
+    OpenAIDesktopEnv,
+    TarsDesktopEnv,
+)
+from trajgym.envs.gui._desktop_osworld import OSWorldTasks, Refusal, osworld_task, osworld_tasks
+from trajgym.envs.gui._desktop_tasks import Check, DesktopRecord, Step, load_desktop_tasks
+from trajgym.envs.gui._desktop_world import SetupFailed
 from trajgym.envs.gui._errors import BadAction, GuiDied
 from trajgym.envs.gui._openai_actions import parse_openai
 from trajgym.envs.gui._ui_tars_actions import parse_ui_tars
 
 __all__ = [
+    "DESKTOP_IMAGE",
+    "DESKTOP_SIZE",
     "NOTCH",
     "Action",
     "BadAction",
     "Button",
+    "Check",
     "Click",
     "CloseTab",
     "CursorPosition",
+    "Desktop",
+    "DesktopEnv",
+    "DesktopEnvBase",
+    "DesktopLook",
+    "DesktopRecord",
+    "DesktopWindow",
     "Drag",
     "Element",
     "Fill",
@@ -69,19 +95,29 @@ __all__ = [
     "MouseUp",
     "Move",
     "NewTab",
+    "OSWorldTasks",
+    "OpenAIDesktopEnv",
+    "PictureForm",
     "Point",
     "PressKeys",
+    "Refusal",
     "Say",
     "Scale",
     "Screenshot",
     "Scroll",
     "SelectOption",
     "SetChecked",
+    "SetupFailed",
     "Size",
+    "Step",
     "Target",
+    "TarsDesktopEnv",
     "TypeText",
     "UploadFile",
     "Wait",
+    "load_desktop_tasks",
+    "osworld_task",
+    "osworld_tasks",
     "parse_anthropic",
     "parse_browsergym",
     "parse_openai",
