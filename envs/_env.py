@@ -56,6 +56,18 @@ class Env:
             )
 
     @classmethod
+    def variant(cls, config: Mapping[str, Any]) -> type[Env]:  # noqa: ARG003
+        """Return the class that serves this configuration: for tools that a setting chooses.
+
+        It must be the same class for the same configuration, and take it. By default there is
+        only one.
+
+        Raises:
+            InvalidInput: the setting names no variant.
+        """
+        return cls
+
+    @classmethod
     def load_tasks(cls, source: str) -> list[Task]:
         """Return the tasks that ``--tasks SOURCE`` means; by default a file of our own form."""
         return load_tasks(source)

@@ -306,13 +306,16 @@ class Session:
             turn: index of the turn after which to fork; None forks before the first turn.
 
         Raises:
-            Unforkable: the environment says so, or the turn ended the episode.
+            Unforkable: the environment says so, the task does (``"replayable": false`` in its
+                data), or the turn ended the episode.
             ForkDiverged: the replay saw something else than what was recorded.
             InvalidInput: the turn is not part of this attempt.
         """
         shared = self._shared_turns(turn)
         if not self.spec.resolve().forkable:
             raise Unforkable(f"environment {self.spec.id!r} declares that it can't be forked")
+        if self.task.data.get("replayable") is False:
+            raise Unforkable(f"task {self.task.id!r} declares that it can't be replayed")
         if shared and shared[-1].done:
             raise Unforkable(f"turn {turn} ended the episode: fork an earlier one")
         rival = Session.__new__(Session)

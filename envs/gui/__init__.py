@@ -39,6 +39,19 @@ from trajgym.envs.gui._actions import (
     to_wire,
 )
 from trajgym.envs.gui._anthropic_actions import parse_anthropic
+from trajgym.envs.gui._browser import (
+    BROWSER_IMAGE,
+    BROWSER_SIZE,
+    Browser,
+    BrowserEvent,
+    BrowserLook,
+    browser_spec,
+    miniwob_html,
+)
+from trajgym.envs.gui._browser_env import BrowserEnv, BrowserEnvBase
+from trajgym.envs.gui._browser_spaces import ActionSpace
+from trajgym.envs.gui._browser_tasks import BrowserRecord, load_browser_tasks
+from trajgym.envs.gui._browser_view import draw_marks
 from trajgym.envs.gui._browsergym_actions import parse_browsergym
 from trajgym.envs.gui._desktop import (
     DESKTOP_SIZE,
@@ -58,19 +71,31 @@ from trajgym.envs.gui._desktop_osworld import OSWorldTasks, Refusal, osworld_tas
 from trajgym.envs.gui._desktop_tasks import Check, DesktopRecord, Step, load_desktop_tasks
 from trajgym.envs.gui._desktop_world import SetupFailed
 from trajgym.envs.gui._errors import BadAction, GuiDied
+from trajgym.envs.gui._goals import Condition, goal_distance
+from trajgym.envs.gui._miniwob import MiniWobEnv, load_miniwob_tasks, miniwob_names
 from trajgym.envs.gui._openai_actions import parse_openai
 from trajgym.envs.gui._ui_tars_actions import parse_ui_tars
 
 __all__ = [
+    "BROWSER_IMAGE",
+    "BROWSER_SIZE",
     "DESKTOP_IMAGE",
     "DESKTOP_SIZE",
     "NOTCH",
     "Action",
+    "ActionSpace",
     "BadAction",
+    "Browser",
+    "BrowserEnv",
+    "BrowserEnvBase",
+    "BrowserEvent",
+    "BrowserLook",
+    "BrowserRecord",
     "Button",
     "Check",
     "Click",
     "CloseTab",
+    "Condition",
     "CursorPosition",
     "Desktop",
     "DesktopEnv",
@@ -91,6 +116,7 @@ __all__ = [
     "GuiDied",
     "KeyDown",
     "KeyUp",
+    "MiniWobEnv",
     "MouseDown",
     "MouseUp",
     "Move",
@@ -115,7 +141,14 @@ __all__ = [
     "TypeText",
     "UploadFile",
     "Wait",
+    "browser_spec",
+    "draw_marks",
+    "goal_distance",
+    "load_browser_tasks",
     "load_desktop_tasks",
+    "load_miniwob_tasks",
+    "miniwob_html",
+    "miniwob_names",
     "osworld_task",
     "osworld_tasks",
     "parse_anthropic",

@@ -18,6 +18,11 @@ __all__ = ["look"]
 LOOK_SECONDS = 10.0
 _ATTEMPTS = 5
 _PAUSE = 0.3
+_MARKED = {
+    *("button", "checkbox", "combobox", "link", "menuitem", "option", "radio", "searchbox"),
+    *("slider", "spinbutton", "switch", "tab", "textbox", "treeitem", "Date", "ColorWell"),
+    *("menuitemcheckbox", "menuitemradio", "listbox", "DateTime", "InputTime"),
+}
 _FOCUSED = """() => {
   const e = document.activeElement;
   if (!e || e === document.body) return '';
@@ -142,7 +147,7 @@ async def _with_frames(tab: Tab, lines: list[Line]) -> list[Line]:
 
 
 async def _boxes(browser: Browser, tab: Tab) -> dict[str, list[float]]:
-    """Return ``{id: [x, y, width, height]}`` of the elements in view of the main document."""
+    """Return ``{id: [x, y, width, height]}`` of what can be used in view of the main document."""
     said = await tab.session.send("DOMSnapshot.captureSnapshot", {"computedStyles": []})
     document = said["documents"][0]
     left, top = document.get("scrollOffsetX", 0), document.get("scrollOffsetY", 0)
@@ -150,6 +155,8 @@ async def _boxes(browser: Browser, tab: Tab) -> dict[str, list[float]]:
     boxes: dict[str, list[float]] = {}
     for index, (x, y, width, height) in zip(layout["nodeIndex"], layout["bounds"], strict=True):
         name = tab.ids.by_node.get(nodes[index])
+        if tab.ids.roles.get(name or "") not in _MARKED:
+            continue
         x, y = x - left, y - top
         inside = x < browser.settings.width and y < browser.settings.height
         if name and width >= 1 and height >= 1 and inside and x + width > 0 and y + height > 0:

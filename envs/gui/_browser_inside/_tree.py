@@ -14,6 +14,7 @@ _SILENT = {
     *("LabelText", "paragraph", "form", "rowgroup", "LayoutTable", "LayoutTableRow"),
     *("LayoutTableCell", "Pre", "strong", "emphasis", "fieldset"),
 }
+_LAYOUT = {"LayoutTable", "LayoutTableRow", "LayoutTableCell", "MenuListPopup", "LabelText"}
 _FLAGS = ("focused", "disabled", "required", "readonly", "selected", "pressed", "modal")
 _STATES = ("checked", "expanded")
 _NAMES = {"RootWebArea": "page", "StaticText": "text", "image": "image", "Iframe": "frame"}
@@ -106,7 +107,9 @@ def _line(node: dict[str, Any], depth: int, above: tuple[str, ...]) -> Line | No
     said = node.get("name", {}).get("value", "")
     name = " ".join(str(said or "").split())[:_MAX_TEXT]
     properties = {p["name"]: p["value"].get("value") for p in node.get("properties", ())}
-    if node.get("ignored") or role == "InlineTextBox" or "backendDOMNodeId" not in node:
+    if node.get("ignored") or role in {"InlineTextBox", *_LAYOUT}:
+        return None
+    if "backendDOMNodeId" not in node:
         return None
     if role in _SILENT and not (name or properties.get("focusable")):
         return None
