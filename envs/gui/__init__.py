@@ -75,6 +75,7 @@ from trajgym.envs.gui._goals import Condition, goal_distance
 from trajgym.envs.gui._miniwob import MiniWobEnv, load_miniwob_tasks, miniwob_names
 from trajgym.envs.gui._openai_actions import parse_openai
 from trajgym.envs.gui._ui_tars_actions import parse_ui_tars
+from trajgym.envs.gui._webarena import WebArenaEnv, WebArenaTasks, webarena_tasks
 
 __all__ = [
     "BROWSER_IMAGE",
@@ -141,6 +142,8 @@ __all__ = [
     "TypeText",
     "UploadFile",
     "Wait",
+    "WebArenaEnv",
+    "WebArenaTasks",
     "browser_spec",
     "draw_marks",
     "goal_distance",
@@ -156,4 +159,5 @@ __all__ = [
     "parse_openai",
     "parse_ui_tars",
     "to_wire",
+    "webarena_tasks",
 ]
