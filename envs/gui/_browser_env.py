@@ -167,6 +167,11 @@ class BrowserEnvBase(Env):
         del task
         return Browser(sandbox, size=self.size, **self._browser_options)
 
+    def storage_of(self, task: Task) -> Mapping[str, Any] | None:
+        """Return cookies and local storage that the task begins with, or None."""
+        del task
+        return None
+
     async def begin(self, task: Task, seed: int) -> str:
         """Bring the open browser to where the task begins, and return what it asks for."""
         raise NotImplementedError
@@ -236,7 +241,7 @@ class BrowserEnvBase(Env):
         provider = await shared_provider("docker")
         self._sandbox = await provider.start(self.sandbox_spec(task))
         self._browser = self.make_browser(task, self._sandbox)
-        await self._browser.open(storage=storage, state=state)
+        await self._browser.open(storage=storage or self.storage_of(task), state=state)
 
     async def _look(self) -> BrowserLook:
         return await self.browser.look(

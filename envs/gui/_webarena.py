@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trajgym.envs._tasks import read_records
-from trajgym.envs.gui._browser import browser_spec
+from trajgym.envs.gui._browser import Browser, browser_spec
 from trajgym.envs.gui._browser_env import BrowserEnvBase
 from trajgym.envs.gui._errors import BadAction
 from trajgym.trajectory import InvalidInput, Outcome, Task
@@ -18,7 +18,6 @@ from trajgym.trajectory import InvalidInput, Outcome, Task
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trajgym.envs.gui._browser import Browser
     from trajgym.envs.sandbox import Sandbox, SandboxSpec
 
 __all__ = ["WebArenaEnv", "WebArenaTasks", "webarena_tasks"]
@@ -91,7 +90,7 @@ def webarena_tasks(
     for where, raw in read_records(source):
         record = _record(raw, where)
         name = f"webarena-{record.task_id}"
-        reason = _refusal(raw, record, places, storage)
+        reason = _refusal(record, places, storage)
         if reason:
             refused[name] = reason
             continue
@@ -116,7 +115,6 @@ def _record(raw: Mapping[str, Any], where: str) -> WebArenaRecord:
 
 
 def _refusal(
-    raw: Mapping[str, Any],
     record: WebArenaRecord,
     places: Mapping[str, str],
     storage: Mapping[str, Any] | None,
@@ -166,10 +164,13 @@ class WebArenaEnv(BrowserEnvBase):
 
     def make_browser(self, task: Task, sandbox: Sandbox) -> Browser:
         """See :meth:`BrowserEnvBase.make_browser`."""
-        from trajgym.envs.gui._browser import Browser
-
         del task
         return Browser(sandbox, size=self.size, sites=self.own_sites, **self._browser_options)
+
+    def storage_of(self, task: Task) -> Mapping[str, Any] | None:
+        """See :meth:`BrowserEnvBase.storage_of`."""
+        found: Mapping[str, Any] | None = task.data["storage"]
+        return found
 
     async def begin(self, task: Task, seed: int) -> str:
         """See :meth:`BrowserEnvBase.begin`."""

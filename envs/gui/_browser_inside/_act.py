@@ -11,7 +11,7 @@ from . import _elements as elements
 from ._browser import Browser, BrowserGone, Refused, first_line
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
 __all__ = ["perform"]
 
@@ -74,9 +74,12 @@ async def _settle(browser: Browser) -> None:
     if browser.tab.crashed or browser.tab.dialog is not None:
         return
     patience = settings.load_seconds + settings.settle_seconds + _SLOW
-    await browser.guarded(
-        browser.tab.settle(settings.settle_seconds, settings.load_seconds), patience
-    )
+    for _ in range(2):
+        await browser.guarded(
+            browser.tab.settle(settings.settle_seconds, settings.load_seconds), patience
+        )
+        if not (browser.tab.opening and await browser.announced(_SLOW)):
+            break
 
 
 async def _answer_dialog(browser: Browser, action: dict[str, Any]) -> None:
@@ -281,7 +284,7 @@ async def _focus_tab(browser: Browser, action: dict[str, Any]) -> None:
     await browser.focus_tab(int(action["index"]))
 
 
-_ACTIONS: dict[str, Callable[[Browser, dict[str, Any]], Awaitable[None]]] = {
+_ACTIONS: dict[str, Callable[[Browser, dict[str, Any]], Coroutine[Any, Any, None]]] = {
     "click": _click,
     "move": _move,
     "mouse_down": _down,

@@ -40,6 +40,7 @@ FLAGS = [
     "--disable-features=IsolateOrigins,site-per-process,Translate,MediaRouter,OptimizationHints",
 ]
 MAX_TABS = 8
+POLL = 0.005
 MAX_EVENTS = 40
 MAX_EVENT_CHARS = 500
 CONSOLE = {"console", "error"}
@@ -105,7 +106,7 @@ class Browser:
             locale="en-US",
             timezone_id="UTC",
             reduced_motion="reduce",
-            storage_state=settings.storage,  # type: ignore[arg-type]
+            storage_state=settings.storage,
         )
         self.context.set_default_timeout(settings.action_seconds * 1000)
         await self.context.add_init_script(CARET)
@@ -163,10 +164,22 @@ class Browser:
         page.on("close", lambda _: self._closed(tab))
         if page.is_closed():
             return
+        for other in self.tabs:
+            other.opening = False
         self.tabs.append(tab)
         self.active = len(self.tabs) - 1
         if len(self.tabs) > 1:
             self.note("tab", f"tab {self.active} was opened and is looked at")
+
+    async def announced(self, seconds: float) -> bool:
+        """Wait until a tab that the active page opens is looked at; return whether it came."""
+        tab, loop = self.tab, asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while tab.opening and loop.time() < until:  # noqa: ASYNC110 - with a deadline
+            await asyncio.sleep(POLL)
+        opened = tab is not self.tab
+        tab.opening = False
+        return opened
 
     async def adopted(self) -> None:
         """Wait until tabs that pages have opened are there; there is always one."""

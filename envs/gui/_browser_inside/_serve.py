@@ -199,7 +199,8 @@ def _multipart(kind: str, body: bytes) -> tuple[dict[str, str], dict[str, tuple[
     files: dict[str, tuple[str, bytes]] = {}
     for part in whole.iter_parts():
         name = part.get_param("name", header="content-disposition")
-        content = part.get_payload(decode=True) or b""
+        payload = part.get_payload(decode=True)
+        content = payload if isinstance(payload, bytes) else b""
         file = part.get_filename()
         if file:
             files[str(name)] = (file, content)

@@ -40,8 +40,11 @@ class Tab:
         """Set while a dialog is open."""
         self.chooser: Any = None
         self.loading: set[Request] = set()
+        self.opening = False
+        """Whether a tab that this page opens is not there yet."""
         self._note = note
         session.on("Page.frameNavigated", self._arrived)
+        session.on("Page.windowOpen", self._opens)
         page.on("request", self._began)
         page.on("requestfinished", self._finished)
         page.on("requestfailed", self._failed)
@@ -71,6 +74,9 @@ class Tab:
         if "parentId" not in event["frame"]:
             self.ids.forget()
             self.visits += 1
+
+    def _opens(self, _: dict[str, Any]) -> None:
+        self.opening = True
 
     def _navigated(self, frame: Any) -> None:
         if frame == self.page.main_frame:

@@ -90,7 +90,8 @@ def lines_of(nodes: list[dict[str, Any]], depth: int = 0) -> list[Line]:
     by_id = {node["nodeId"]: node for node in nodes}
     found: list[Line] = []
     # Own stack: pages may nest deeper than Python recurses.
-    stack = [(node, depth, ("",)) for node in nodes if node.get("parentId") not in by_id][::-1]
+    nothing: tuple[str, ...] = ()
+    stack = [(node, depth, nothing) for node in nodes if node.get("parentId") not in by_id][::-1]
     while stack:
         node, level, above = stack.pop()
         line = _line(node, level, above)
