@@ -118,7 +118,7 @@ class BrowserEnvBase(Env):
         self._task: Task | None = None
         self._seed = 0
         self._last: tuple[list[dict[str, Any]], str] = ([], "")
-        self._log: list[dict[str, Any]] = []
+        self._log: list[list[dict[str, Any]]] = []
         self._fork: dict[str, Any] | None = None
         self.answer_given: str | None = None
         self.gave_up = False
@@ -259,7 +259,7 @@ class BrowserEnvBase(Env):
             actions[:end], self._picture, boxes=self._marks, tree_chars=self._tree_chars
         )
         wire = [to_wire(action) for action in actions]
-        self._log += wire[: len(look.errors)]
+        self._log.append(wire[: len(look.errors)])
         failed = [(i, error) for i, error in enumerate(look.errors, 1) if error]
         said = [
             f"Error: {error}" if len(actions) == 1 else f"Error: action {i}: {error}"
@@ -345,16 +345,17 @@ class BrowserEnvBase(Env):
         """
         state = json.loads(snapshot)
         kept, digest = state["storage"], state["storage"]["look"].get("digest")
-        await self._open(task, seed or 0, storage=kept["storage"], state=_sites(kept["sites"]))
+        await self._open(task, seed or 0, storage=kept["storage"], state=kept["sites"])
         by = "storage"
         found = await self.browser.adopt(kept) if self.storable else ""
         if found != digest:
             await self.close()
             await self._start(task, seed or 0)
             by = "replay"
-            # One by one, as it was: a page that was left sooner may have been another.
-            for action in state["log"]:
-                await self.browser.act([action], tree_chars=self._tree_chars)
+            # Elements get their ids when they are looked at: look as often as the agent did.
+            await self._look()
+            for turn in state["log"]:
+                await self.browser.act(turn, tree_chars=self._tree_chars)
         look = await self._look()
         if look.digest != digest:
             raise ForkDiverged(
@@ -438,10 +439,6 @@ class BrowserEnv(BrowserEnvBase):
         passed = all(held) and said and self.gave_up == record.infeasible
         details = {"checks": held, "answer": self.answer_given, "answer_ok": said}
         return Outcome(score=float(passed), passed=passed, details=details)
-
-
-def _sites(states: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(states)
 
 
 def _size(given: Sequence[int], name: str) -> Size:

@@ -179,7 +179,7 @@ def _arithmetic(seen: Seen) -> Steps:
 
 
 def _copy(seen: Seen) -> Steps:
-    source, target = seen.all("textbox")
+    source, target = sorted(seen.all("textbox"), key=lambda item: "value=" not in item.notes)
     yield Click(source.at)
     yield PressKeys(("Control", "a"))
     yield PressKeys(("Control", "c"))
