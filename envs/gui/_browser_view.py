@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from trajgym.envs import Image
 from trajgym.trajectory import MissingExtra
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from trajgym.envs.gui._actions import Size
     from trajgym.envs.gui._browser import BrowserLook
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["draw_marks", "look_text"]
 
 _PAGE_KINDS = {"console", "error"}
+_Box: TypeAlias = tuple[float, float, float, float]
 _COLOURS = ("#c62828", "#1565c0", "#2e7d32", "#6a1b9a", "#ad5700", "#00695c")
 
 
@@ -75,18 +76,42 @@ def draw_marks(
         drawn = opened.convert("RGB")
     scale = drawn.width / screen.width
     draw, font = ImageDraw.Draw(drawn), ImageFont.load_default(12)
-    for number, (name, (x, y, width, height)) in enumerate(boxes.items()):
+    areas = {
+        name: (x * scale, y * scale, (x + width) * scale, (y + height) * scale)
+        for name, (x, y, width, height) in boxes.items()
+    }
+    taken = list(areas.values())
+    for number, (name, area) in enumerate(areas.items()):
         colour = _COLOURS[number % len(_COLOURS)]
-        left, top = x * scale, y * scale
-        right, bottom = (x + width) * scale, (y + height) * scale
-        draw.rectangle((left, top, right, bottom), outline=colour, width=2)
+        draw.rectangle(area, outline=colour, width=2)
         _, _, wide, high = draw.textbbox((0, 0), name, font=font)
-        # Above the element where there is room, so that its own text stays readable.
-        at = (left, top - high - 3 if top > high + 3 else top)
-        draw.rectangle((at[0], at[1], at[0] + wide + 4, at[1] + high + 3), fill=colour)
-        draw.text((at[0] + 2, at[1]), name, fill="white", font=font)
+        label = _place(area, (wide + 4, high + 3), drawn.size, taken)
+        taken.append(label)
+        draw.rectangle(label, fill=colour)
+        draw.text((label[0] + 2, label[1]), name, fill="white", font=font)
     buffer = io.BytesIO()
     form = picture.media_type.removeprefix("image/")
     options = {"quality": 80} if form == "jpeg" else {"compress_level": 1}
     drawn.save(buffer, form, **options)
     return Image(buffer.getvalue(), picture.media_type)
+
+
+def _place(
+    area: _Box, size: tuple[float, float], picture: tuple[int, int], taken: Sequence[_Box]
+) -> _Box:
+    """Return where a label hides nothing that can be used: beside its element, or above it."""
+    left, top, right, bottom = area
+    wide, high = size
+    corners = [(left - wide, top), (right, top), (left, top - high), (left, bottom)]
+    spots = [(x, y, x + wide, y + high) for x, y in corners]
+    inside = [
+        spot
+        for spot in spots
+        if spot[0] >= 0 and spot[1] >= 0 and spot[2] <= picture[0] and spot[3] <= picture[1]
+    ]
+    free = [s for s in inside if not any(_overlap(s, other) for other in taken)]
+    return (free or inside or [(left, top, left + wide, top + high)])[0]
+
+
+def _overlap(one: _Box, other: _Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
