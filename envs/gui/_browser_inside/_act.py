@@ -136,7 +136,8 @@ async def _holding(browser: Browser, keys: list[str]) -> AsyncIterator[None]:
 
 async def _click(browser: Browser, action: dict[str, Any]) -> None:
     button, page = action.get("button", "left"), browser.tab.page
-    await _go(browser, action["at"])
+    if action["at"] is not None:
+        browser.pointer = await _point(browser, action["at"])
     if button in {"back", "forward"}:
         await (_back if button == "back" else _forward)(browser, action)
         return

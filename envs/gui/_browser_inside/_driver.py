@@ -86,7 +86,7 @@ class Driver:
             result = await perform(browser, action)
             times.append(round((time.perf_counter() - begun) * 1000, 2))
             results.append(result)
-            if not result["ok"] or await self._over():
+            if not result["ok"] or (action is not request["actions"][-1] and await self._over()):
                 break
         begun = time.perf_counter()
         seen = await look(browser, request["look"])

@@ -23,12 +23,6 @@ _MARKED = {
     *("slider", "spinbutton", "switch", "tab", "textbox", "treeitem", "Date", "ColorWell"),
     *("menuitemcheckbox", "menuitemradio", "listbox", "DateTime", "InputTime"),
 }
-_FOCUSED = """() => {
-  const e = document.activeElement;
-  if (!e || e === document.body) return '';
-  const name = e.getAttribute('aria-label') || e.name || e.id || e.placeholder || '';
-  return (e.tagName.toLowerCase() + ' ' + name).trim().slice(0, 100);
-}"""
 
 
 async def look(browser: Browser, wanted: dict[str, Any]) -> dict[str, Any]:
@@ -75,25 +69,37 @@ async def look(browser: Browser, wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _look(browser: Browser, tab: Tab, wanted: dict[str, Any]) -> dict[str, Any]:
-    seen: dict[str, Any] = {}
-    if wanted.get("screenshot"):
-        seen["screenshot"] = await _screenshot(browser, tab, wanted["screenshot"])
-    if wanted.get("tree"):
-        tree = await _tree(tab, int(wanted["tree"]))
-        seen["tree"], seen["focused"] = tree.text, tree.focused
-        seen["digest"] = hashlib.sha256((tab.page.url + tree.digest).encode()).hexdigest()
-        if wanted.get("order"):
-            seen["order"] = tree.order
-        if wanted.get("boxes"):
-            seen["boxes"] = await _boxes(browser, tab)
-    elif wanted.get("focused"):
-        seen["focused"] = await tab.page.evaluate(_FOCUSED)
-    if wanted.get("title"):
-        seen["title"] = (await tab.page.title())[:200]
+    # All at once: while the picture waits for its frame, the rest is answered.
+    work = [
+        _screenshot(browser, tab, wanted["screenshot"]) if wanted.get("screenshot") else _none(),
+        _elements(browser, tab, wanted) if wanted.get("tree") else _none(),
+        _title(tab) if wanted.get("title") else _none(),
+    ]
+    picture, elements, title = await asyncio.gather(*work)
+    return {**(picture or {}), **(elements or {}), **(title or {})}
+
+
+async def _none() -> dict[str, Any]:
+    return {}
+
+
+async def _title(tab: Tab) -> dict[str, Any]:
+    said = await tab.session.send("Runtime.evaluate", {"expression": "document.title"})
+    return {"title": str(said["result"].get("value", ""))[:200]}
+
+
+async def _elements(browser: Browser, tab: Tab, wanted: dict[str, Any]) -> dict[str, Any]:
+    tree = await _tree(tab, int(wanted["tree"]))
+    seen: dict[str, Any] = {"tree": tree.text, "focused": tree.focused}
+    seen["digest"] = hashlib.sha256((tab.page.url + tree.digest).encode()).hexdigest()
+    if wanted.get("order"):
+        seen["order"] = tree.order
+    if wanted.get("boxes"):
+        seen["boxes"] = await _boxes(browser, tab)
     return seen
 
 
-async def _screenshot(browser: Browser, tab: Tab, wanted: dict[str, Any]) -> str:
+async def _screenshot(browser: Browser, tab: Tab, wanted: dict[str, Any]) -> dict[str, Any]:
     settings = browser.settings
     options: dict[str, Any] = {"format": wanted["format"], "captureBeyondViewport": False}
     if wanted["format"] == "jpeg":
@@ -111,7 +117,7 @@ async def _screenshot(browser: Browser, tab: Tab, wanted: dict[str, Any]) -> str
             "scale": wanted["width"] / settings.width,
         }
     said = await tab.session.send("Page.captureScreenshot", options)
-    return str(said["data"])
+    return {"screenshot": str(said["data"])}
 
 
 async def _tree(tab: Tab, limit: int) -> TreeText:

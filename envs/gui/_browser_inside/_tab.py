@@ -35,6 +35,7 @@ class Tab:
         self.crashed = False
         self.visits = 0
         """How often the main frame went to another document."""
+        self.settled = -1
         self.dialog: Dialog | None = None
         self.appeared = asyncio.Event()
         """Set while a dialog is open."""
@@ -106,8 +107,12 @@ class Tab:
             seconds: for what scripts load; what takes longer is not waited for.
             load_seconds: for a document that is on its way.
         """
+        visits = self.settled
         with contextlib.suppress(Exception):  # the page may go while it is asked
-            await self.page.evaluate("() => new Promise(done => setTimeout(done))")
+            await self.session.send(
+                "Runtime.evaluate",
+                {"expression": "new Promise(done => setTimeout(done))", "awaitPromise": True},
+            )
         loop = asyncio.get_running_loop()
         begun = loop.time()
         while self.loading and not (self.crashed or self.appeared.is_set()):
@@ -115,6 +120,9 @@ class Tab:
             if spent > (load_seconds if self.travelling else seconds):
                 break
             await asyncio.sleep(_POLL)
+        self.settled = self.visits
+        if visits == self.visits:
+            return
         left = max(0.1, load_seconds - (loop.time() - begun))
         with contextlib.suppress(Exception):  # too slow a page is looked at as it is
             await self.page.wait_for_load_state("load", timeout=left * 1000)
