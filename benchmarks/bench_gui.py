@@ -80,18 +80,18 @@ async def open_plain(box: Sandbox) -> Stream:
 
 async def compare(rounds: int, count: int) -> dict[str, Any]:
     """Alternate short blocks, so that whatever else runs slows down both."""
-    async with DockerProvider() as provider:
-        async with (
-            await provider.start(browser_spec(memory=3000)) as box,
-            Browser(box, pages={"index.html": PAGE}) as browser,
-        ):
-            await browser.act([GoTo("http://pages.test/")])
-            stream = await open_plain(box)
-            took: dict[str, tuple[list[float], list[float]]] = {k: ([], []) for k in KINDS}
-            for what in KINDS * rounds:
-                took[what][0].extend(await ours(browser, what, count))
-                took[what][1].extend(await plain(stream, what, count))
-            await stream.close()
+    async with (
+        DockerProvider() as provider,
+        await provider.start(browser_spec(memory=3000)) as box,
+        Browser(box, pages={"index.html": PAGE}) as browser,
+    ):
+        await browser.act([GoTo("http://pages.test/")])
+        stream = await open_plain(box)
+        took: dict[str, tuple[list[float], list[float]]] = {k: ([], []) for k in KINDS}
+        for what in KINDS * rounds:
+            took[what][0].extend(await ours(browser, what, count))
+            took[what][1].extend(await plain(stream, what, count))
+        await stream.close()
     return {
         what: {
             "trajgym_ms": round(median(mine), 2),
@@ -139,7 +139,7 @@ async def many(browsers: int, steps: int) -> dict[str, Any]:
         found = await asyncio.gather(*(one_browser(box, steps) for box in boxes))
         seconds = time.perf_counter() - begun
         left = [await box.run("ls -d /proc/[0-9]*/exe | wc -l") for box in boxes]
-        handles = len(os.listdir("/proc/self/fd"))
+        handles = len([*os.scandir("/proc/self/fd")])
     return {
         "browsers": browsers,
         "steps_each": steps,

@@ -21,8 +21,15 @@ _SLOW = 2.0
 _PLAIN = {"say", "give_up", "finish"}
 
 
-async def perform(browser: Browser, action: dict[str, Any]) -> dict[str, Any]:
+async def perform(
+    browser: Browser, action: dict[str, Any], *, settle: bool = True
+) -> dict[str, Any]:
     """Carry out one action and let what it set off settle.
+
+    Args:
+        browser: where; its active tab.
+        action: in wire form.
+        settle: whether to wait for what it set off; without, only what has begun is waited for.
 
     Returns:
         ``ok``; ``found`` if the action named an element; ``error`` for the agent if it is not ok.
@@ -38,7 +45,7 @@ async def perform(browser: Browser, action: dict[str, Any]) -> dict[str, Any]:
         if browser.tab.dialog is not None:
             await _answer_dialog(browser, action)
         else:
-            await _perform(browser, action)
+            await _perform(browser, action, settle=settle)
     except Refused as refusal:
         result |= {"ok": False, "error": str(refusal)}
         if named and "there is no element" in str(refusal):
@@ -52,7 +59,7 @@ async def perform(browser: Browser, action: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-async def _perform(browser: Browser, action: dict[str, Any]) -> None:
+async def _perform(browser: Browser, action: dict[str, Any], *, settle: bool) -> None:
     make = _ACTIONS.get(action["do"])
     if make is None:
         if action["do"] in _PLAIN:
@@ -65,7 +72,8 @@ async def _perform(browser: Browser, action: dict[str, Any]) -> None:
     try:
         await browser.guarded(make(browser, action), seconds)
     finally:
-        await _settle(browser)
+        if settle or browser.tab.restless:
+            await _settle(browser)
 
 
 async def _settle(browser: Browser) -> None:

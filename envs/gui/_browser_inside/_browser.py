@@ -158,6 +158,7 @@ class Browser:
         try:
             session = await self.context.new_cdp_session(page)
             await session.send("Page.enable")
+            await session.send("Page.setInterceptFileChooserDialog", {"enabled": True})
         except Exception:  # noqa: BLE001 - boundary: closed by the page that had opened it
             return
         tab = Tab(page, session, self.note)

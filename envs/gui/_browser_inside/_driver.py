@@ -81,12 +81,15 @@ class Driver:
         """Carry out ``actions`` until one fails or ends the task, then ``look``."""
         results = []
         times = []
+        pictured = bool(request["look"].get("screenshot"))
         for action in request["actions"]:
+            last = action is request["actions"][-1]
             begun = time.perf_counter()
-            result = await perform(browser, action)
+            # A picture waits for the next frame anyway, and is taken again if more happens.
+            result = await perform(browser, action, settle=not (last and pictured))
             times.append(round((time.perf_counter() - begun) * 1000, 2))
             results.append(result)
-            if not result["ok"] or (action is not request["actions"][-1] and await self._over()):
+            if not result["ok"] or (not last and await self._over()):
                 break
         begun = time.perf_counter()
         seen = await look(browser, request["look"])

@@ -139,18 +139,14 @@ async def upload(browser: Browser, name: str | None, files: list[str]) -> None:
         if not path.is_relative_to(FILES) or not path.is_file():
             raise Refused(f"there is no file {path.name!r} in {FILES}")
     tab = browser.tab
-    if name is None:
-        chooser, tab.chooser = tab.chooser, None
-        if chooser is None:
-            raise Refused("the page asks for no file; click its upload button first")
-        await chooser.set_files([str(path) for path in paths])
-        return
-    tab.chooser = None
-    handle = await _object(browser, name)
+    chooser, tab.chooser = tab.chooser, None
+    if name is None and chooser is None:
+        raise Refused("the page asks for no file; click its upload button first")
+    field: dict[str, Any] = {"backendNodeId": chooser}
+    if name is not None:
+        field = {"objectId": await _object(browser, name)}
+    files = [str(path) for path in paths]
     try:
-        await tab.session.send(
-            "DOM.setFileInputFiles",
-            {"files": [str(path) for path in paths], "objectId": handle},
-        )
+        await tab.session.send("DOM.setFileInputFiles", {"files": files, **field})
     except Error as error:
-        raise Refused(f"element [{name}] is no file field") from error
+        raise Refused("that is no file field") from error

@@ -36,6 +36,7 @@ async def look(browser: Browser, wanted: dict[str, Any]) -> dict[str, Any]:
     from playwright.async_api import Error
 
     seen: dict[str, Any] = {}
+    waited = False
     dialog = browser.tab.dialog
     if dialog is not None:
         seen["dialog"] = {"type": dialog.type, "message": dialog.message[:500]}
@@ -53,11 +54,17 @@ async def look(browser: Browser, wanted: dict[str, Any]) -> dict[str, Any]:
             if found is None:  # it hung or a dialog came up: say so, with what there is now
                 continue
             seen = found
-            if tab is browser.tab and visits == tab.visits and not tab.travelling:
+            same = tab is browser.tab and visits == tab.visits and not tab.opening
+            # What scripts load is waited for once: some pages never stop.
+            if same and not (tab.travelling or (tab.loading and not waited)):
                 break
+            waited = True
             settings = browser.settings
+            if tab.opening:
+                await browser.announced(LOOK_SECONDS)
             await browser.guarded(
-                tab.settle(settings.settle_seconds, settings.load_seconds), LOOK_SECONDS * 3
+                browser.tab.settle(settings.settle_seconds, settings.load_seconds),
+                LOOK_SECONDS * 3,
             )
     seen["url"] = browser.tab.page.url
     seen["tabs"] = [tab.page.url for tab in browser.tabs]

@@ -39,13 +39,15 @@ class Tab:
         self.dialog: Dialog | None = None
         self.appeared = asyncio.Event()
         """Set while a dialog is open."""
-        self.chooser: Any = None
+        self.chooser: int | None = None
+        """The file field that waits for files, as a node of the DOM."""
         self.loading: set[Request] = set()
         self.opening = False
         """Whether a tab that this page opens is not there yet."""
         self._note = note
         session.on("Page.frameNavigated", self._arrived)
         session.on("Page.windowOpen", self._opens)
+        session.on("Page.fileChooserOpened", self._choose)
         page.on("request", self._began)
         page.on("requestfinished", self._finished)
         page.on("requestfailed", self._failed)
@@ -53,7 +55,6 @@ class Tab:
         page.on("crash", self._crash)
         page.on("console", self._console)
         page.on("pageerror", lambda error: note("error", str(error)))
-        page.on("filechooser", self._choose)
 
     def _began(self, request: Request) -> None:
         if request.resource_type not in _ENDLESS:
@@ -90,15 +91,20 @@ class Tab:
     def _console(self, message: ConsoleMessage) -> None:
         self._note("console", f"{message.type}: {message.text}")
 
-    def _choose(self, chooser: Any) -> None:
-        self.chooser = chooser
-        many = " (several files may be given)" if chooser.is_multiple() else ""
+    def _choose(self, event: dict[str, Any]) -> None:
+        self.chooser = event.get("backendNodeId")
+        many = " (several files may be given)" if event["mode"] == "selectMultiple" else ""
         self._note("chooser", f"the page asks for a file{many}: give it one by an upload")
 
     @property
     def travelling(self) -> bool:
         """Whether a document is on its way."""
         return any(request.is_navigation_request() for request in self.loading)
+
+    @property
+    def restless(self) -> bool:
+        """Whether something is known to be going on."""
+        return bool(self.loading) or self.opening or self.settled != self.visits
 
     async def settle(self, seconds: float, load_seconds: float) -> None:
         """Wait until what an action set off has happened.
