@@ -22,3 +22,4 @@ fi
 
 scripts/docker-engine.sh
 scripts/base-image.sh
+scripts/desktop-image.sh

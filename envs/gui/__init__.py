@@ -46,6 +46,7 @@ from trajgym.envs.gui._desktop import (
     DesktopLook,
     DesktopWindow,
     PictureForm,
+    ScreenEnded,
 )
 from trajgym.envs.gui._desktop_env import (
     DESKTOP_IMAGE,
@@ -103,6 +104,7 @@ __all__ = [
     "Refusal",
     "Say",
     "Scale",
+    "ScreenEnded",
     "Screenshot",
     "Scroll",
     "SelectOption",

@@ -15,6 +15,8 @@ from ._screen import Screen
 from ._windows import Windows
 
 _MOST_SECONDS = 100.0
+_BETWEEN = 0.05
+"""Seconds between two actions of a row: toolkits drop keys that come at once after a click."""
 _NOTHING = {"screenshot", "cursor_position", "say", "give_up", "finish"}
 
 
@@ -70,6 +72,9 @@ class Driver:
         error, done = "", 0
         try:
             for action in request["actions"]:
+                if done:
+                    self._input.sync()
+                    time.sleep(_BETWEEN)
                 self._perform(action)
                 done += 1
         except Refused as refusal:
