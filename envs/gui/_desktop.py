@@ -79,7 +79,7 @@ class DesktopLook(NamedTuple):
     refused: str = ""
     """Why the next one was not."""
     changed: bool = False
-    """Whether the screen looks different than before."""
+    """Whether the screen looks different than at the last look."""
 
     @property
     def active(self) -> DesktopWindow | None:

@@ -32,6 +32,7 @@ class Driver:
         self._screen = Screen(width, height)
         self._windows = Windows(self._screen)
         self._input = Input(self._screen)
+        self._seen = self._screen.mark()
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to a request.
@@ -68,7 +69,7 @@ class Driver:
         raise Refused(f"unknown request {op!r}")
 
     def _act(self, request: dict[str, Any]) -> dict[str, Any]:
-        before = self._screen.mark()
+        before = self._seen
         error, done = "", 0
         try:
             for action in request["actions"]:
@@ -95,11 +96,13 @@ class Driver:
         pointer = self._input.pointer()
         found: dict[str, Any] = {"pointer": pointer, "windows": self._windows.all()}
         if (look := request.get("picture")) is None:
-            return {**found, "mark": self._screen.mark()}
+            self._seen = self._screen.mark()
+            return {**found, "mark": self._seen}
         picture = self._screen.picture(
             look.get("form", "png"), look.get("size"), int(look.get("quality", 80))
         )
-        return {**found, "picture": picture, "mark": picture.pop("mark")}
+        self._seen = picture.pop("mark")
+        return {**found, "picture": picture, "mark": self._seen}
 
     def _perform(self, action: dict[str, Any]) -> None:
         """Carry out one action in the library's wire form."""
