@@ -152,6 +152,20 @@ async def test_windows_are_waited_for_and_found(desktop: Desktop) -> None:
         await desktop.launch(["sleep", "60"], seconds=1)
 
 
+async def test_the_agent_cannot_speak_for_the_driver(sandbox: Sandbox, desktop: Desktop) -> None:
+    """The agent's processes can't open the driver's pipes, and nothing outlives the desktop."""
+    await desktop.launch(["xterm"])
+    driver = "$(pgrep -o -f '[t]rajgym_desktop')"
+    done = await sandbox.run(f"echo forged > /proc/{driver}/fd/1; cat /proc/{driver}/environ")
+    assert not done.ok
+    assert done.stderr.count(b"Permission denied") == 2
+    assert [window.application for window in await desktop.windows()] == ["XTerm"]
+    await desktop.close()
+    left = "pgrep -f '[t]rajgym_desktop' || pgrep Xvfb || pgrep -x xterm"
+    gone = f"for i in $(seq 100); do {left} || exit 0; sleep 0.1; done; exit 1"
+    assert (await sandbox.run(gone, timeout=60)).ok
+
+
 async def test_refused_actions_end_their_row(desktop: Desktop) -> None:
     """What can't be done says so, what came before it stays done, and the desktop goes on."""
     look = await desktop.act([Move(Point(9, 9)), PressKeys(("F99",)), Move(Point(50, 50))])

@@ -17,6 +17,7 @@ from ._windows import Windows
 _MOST_SECONDS = 100.0
 _BETWEEN = 0.05
 """Seconds between two actions of a row: toolkits drop keys that come at once after a click."""
+_PR_SET_DUMPABLE = 4
 _NOTHING = {"screenshot", "cursor_position", "say", "give_up", "finish"}
 
 
@@ -135,8 +136,21 @@ class Driver:
                     raise Refused(f"a desktop can't do {do!r}")
 
 
+def _close_to_others() -> None:
+    """Keep processes of the same user off this one's memory and pipes.
+
+    The agent has a terminal: it could write answers in the driver's name, or read its memory.
+    """
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_DUMPABLE)")
+
+
 def main() -> None:
     """Serve until stdin ends."""
+    _close_to_others()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what applications print is no answer
     driver: Driver | None = None
