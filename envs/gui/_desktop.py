@@ -259,7 +259,8 @@ class Desktop:
                 raise ScreenEnded(f"the desktop's driver is gone: {error}") from error
         if answer["ok"]:
             return answer
-        raise (ScreenEnded if answer.get("fatal") else BadAction)(str(answer["error"]))
+        kinds = {"refused": BadAction, "gone": ScreenEnded}
+        raise kinds.get(str(answer.get("kind")), GuiDied)(str(answer["error"]))
 
     @staticmethod
     async def _answer(stream: Stream, asked: int) -> dict[str, Any]:

@@ -69,6 +69,16 @@ class Driver:
             return {}
         raise Refused(f"unknown request {op!r}")
 
+    def is_gone(self) -> bool:
+        """Return whether the screen has ended, or ends in a moment."""
+        for _ in range(20):
+            try:
+                self._screen.check()
+            except ScreenGone:
+                return True
+            time.sleep(0.01)
+        return False
+
     def _act(self, request: dict[str, Any]) -> dict[str, Any]:
         before = self._seen
         error, done = "", 0
@@ -164,12 +174,12 @@ def main() -> None:
             else:
                 answer |= driver.answer(request)
         except Refused as error:
-            answer |= {"ok": False, "error": str(error), "fatal": False}
+            answer |= {"ok": False, "error": str(error), "kind": "refused"}
         except ScreenGone as error:
-            answer |= {"ok": False, "error": str(error), "fatal": True}
+            answer |= {"ok": False, "error": str(error), "kind": "gone"}
         except Exception as error:  # noqa: BLE001 - boundary: the other side has to learn of it
-            text = f"{type(error).__name__}: {error}"
-            answer |= {"ok": False, "error": text, "fatal": True}
+            kind = "gone" if driver is not None and driver.is_gone() else "broken"
+            answer |= {"ok": False, "error": f"{type(error).__name__}: {error}", "kind": kind}
         with suppress(BrokenPipeError):
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
