@@ -50,8 +50,9 @@ def _with_object(call: dict[str, Any], where: str) -> dict[str, Any]:
 def picture_messages(messages: Sequence[Message]) -> tuple[list[Message], list[str]]:
     """Return the messages as trainers with an ``images`` column take them, and the images' hashes.
 
-    Each image is a part ``{"type": "image"}`` in a user message; those of tool results stand in a
-    user message after them.
+    Every content is a list of parts, and each image a part ``{"type": "image"}`` in a user message;
+    those of tool results stand in a user message after them. (TRL puts all images in front of the
+    first user message whose content is a string.)
     """
     placed = images_to_user(messages)
     return [_with_pictures(message) for message in placed], list(blob_hashes(placed))
@@ -60,7 +61,7 @@ def picture_messages(messages: Sequence[Message]) -> tuple[list[Message], list[s
 def _with_pictures(message: Message) -> Message:
     content = message.get("content")
     if not isinstance(content, list):
-        return message
+        content = [{"type": "text", "text": content or ""}]
     shown = [{"type": "image"} if part.get("type") == "image_url" else part for part in content]
     return message | {"content": shown}
 

@@ -33,8 +33,8 @@ def export_sft(
         export: what to write.
         include: ``passed`` takes the attempts that solved the task; ``all`` every scored one.
         images: ``refs`` leaves images as references to blobs. ``files`` writes each once into
-            ``images/`` and gives lines a column ``images`` with their paths; in the messages an
-            image is then a part ``{"type": "image"}`` of a user message.
+            ``images/`` and gives lines a column ``images`` with their paths; the messages' contents
+            are then parts, an image being ``{"type": "image"}`` in a user message.
 
     Raises:
         InvalidInput: another value of ``include`` or ``images``, files without blobs, or values

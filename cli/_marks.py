@@ -66,7 +66,9 @@ def _mark(action: Any) -> Mark | None:
     texts = (action.get(name) for name in _TEXTS)
     said = next((t for t in texts if t), "")
     said = "+".join(map(str, said)) if isinstance(said, list) else str(said)
-    return Mark(points, f"{word} {said[:60]!r}" if said else word)
+    where = " to ".join(f"{x:g},{y:g}" for x, y in points[:1] + points[1:][-1:])
+    what = repr(said[:60]) if said else where
+    return Mark(points, f"{word} {what}".strip())
 
 
 def _points(action: Mapping[str, Any]) -> Iterator[tuple[float, float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trajgym.rollout._engine import Generation
@@ -12,7 +13,7 @@ from trajgym.rollout._processor import pixels_of, placeholder_ids
 from trajgym.trajectory import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from trajgym.rollout._engine import ShownImage
     from trajgym.trajectory import IntArray, Sampling
@@ -74,7 +75,7 @@ class LocalVisionEngine(LocalEngine):
         paused = time.monotonic() - asked
         chooser = _Chooser(job, self._closing, self._never)
         inputs = pixels_of(self._processor, job.prompt, job.images)
-        with torch.inference_mode():
+        with torch.inference_mode(), self._own_settings():
             self._model.generate(
                 **{name: value.to(self._model.device) for name, value in inputs.items()},
                 max_new_tokens=job.max_tokens,
@@ -90,6 +91,17 @@ class LocalVisionEngine(LocalEngine):
         finish = "stop" if ended else "length" if len(ids) >= job.max_tokens else "abort"
         segments = (Segment(len(ids), self.version, self.version),) if ids else ()
         return Generation(ids, chooser.logprobs, segments, finish, paused)  # type: ignore[arg-type]
+
+    @contextmanager
+    def _own_settings(self) -> Iterator[None]:
+        """Put the model's settings of generation away: penalties would change the log-probs."""
+        from transformers import GenerationConfig
+
+        own, self._model.generation_config = self._model.generation_config, GenerationConfig()
+        try:
+            yield
+        finally:
+            self._model.generation_config = own
 
 
 class _Chooser:

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["open_image", "pixels_of", "placeholder_ids", "placeholder_of", "processor_name"]
 
 
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
+_MOST_PIXELS = 1 << 26
+"""Pictures come out of sandboxes: only formats that we record, and no bombs."""
+
+
 def processor_name(processor: Any) -> str:
     """Return a name for a processor that changes with its settings: ``Class:12 hex digits``.
 
@@ -53,7 +58,7 @@ def open_image(data: bytes) -> Any:
     """Return encoded bytes as a decoded PIL image in RGB.
 
     Raises:
-        InvalidInput: the bytes are no image.
+        InvalidInput: the bytes are no image of a known format, or it is too large.
         MissingExtra: Pillow is not installed.
     """
     try:
@@ -61,9 +66,13 @@ def open_image(data: bytes) -> Any:
     except ImportError as error:
         raise MissingExtra("pillow", "gui") from error
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+            if image.width * image.height > _MOST_PIXELS:
+                raise InvalidInput(
+                    f"an image of {image.width} x {image.height} pixels is too large"
+                )
             return image.convert("RGB")
-    except (UnidentifiedImageError, OSError) as error:
+    except (UnidentifiedImageError, OSError, SyntaxError) as error:
         raise InvalidInput(f"an image of {len(data)} bytes can't be read: {error}") from error
 
 

@@ -59,6 +59,7 @@ from trajgym.envs.gui._desktop import (
     DesktopLook,
     DesktopWindow,
     PictureForm,
+    ScreenEnded,
 )
 from trajgym.envs.gui._desktop_env import (
     DESKTOP_IMAGE,
@@ -130,6 +131,7 @@ __all__ = [
     "Refusal",
     "Say",
     "Scale",
+    "ScreenEnded",
     "Screenshot",
     "Scroll",
     "SelectOption",

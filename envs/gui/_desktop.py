@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trajgym.envs.gui._actions import Action
     from trajgym.envs.sandbox import Sandbox, Stream
 
-__all__ = ["DESKTOP_SIZE", "Desktop", "DesktopLook", "DesktopWindow", "PictureForm"]
+__all__ = ["DESKTOP_SIZE", "Desktop", "DesktopLook", "DesktopWindow", "PictureForm", "ScreenEnded"]
 
 DESKTOP_SIZE = Size(1280, 720)
 _PACKAGE = "trajgym_desktop"
@@ -30,6 +30,13 @@ _LINE_BYTES = 64 << 20
 _START_SECONDS = 90.0
 _ANSWER_SECONDS = 30.0
 assert NOTCH == 100  # the driver counts the same
+
+
+class ScreenEnded(GuiDied):
+    """The X server, the window manager or the driver has ended, or an application showed nothing.
+
+    Where the sandbox lives on, something inside did it.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +79,7 @@ class DesktopLook(NamedTuple):
     refused: str = ""
     """Why the next one was not."""
     changed: bool = False
-    """Whether the screen looks different than before."""
+    """Whether the screen looks different than at the last look."""
 
     @property
     def active(self) -> DesktopWindow | None:
@@ -151,7 +158,8 @@ class Desktop:
             picture: how to show the screen; no picture if None.
 
         Raises:
-            GuiDied: the screen is gone, or did not answer.
+            ScreenEnded: the screen is gone.
+            GuiDied: it did not answer.
         """
         wire = [to_wire(action) for action in actions]
         waits = sum(float(action.get("seconds") or 0) for action in wire)
@@ -167,7 +175,8 @@ class Desktop:
         """Look at the screen without doing anything.
 
         Raises:
-            GuiDied: the screen is gone, or did not answer.
+            ScreenEnded: the screen is gone.
+            GuiDied: it did not answer.
         """
         return _look(await self._ask(_ANSWER_SECONDS, op="look", picture=_form(picture)))
 
@@ -184,7 +193,7 @@ class Desktop:
         Args:
             command: an argument vector.
             env: variables added to those of the driver.
-            cwd: where it begins.
+            cwd: where it begins; the home folder if None.
             seconds: how long to wait; 0 does not wait and returns None.
 
         Raises:
@@ -247,10 +256,11 @@ class Desktop:
                     f"{deadline:g} s"
                 ) from None
             except (SandboxError, ValueError) as error:
-                raise GuiDied(f"the desktop's driver is gone: {error}") from error
+                raise ScreenEnded(f"the desktop's driver is gone: {error}") from error
         if answer["ok"]:
             return answer
-        raise (GuiDied if answer.get("fatal") else BadAction)(str(answer["error"]))
+        kinds = {"refused": BadAction, "gone": ScreenEnded}
+        raise kinds.get(str(answer.get("kind")), GuiDied)(str(answer["error"]))
 
     @staticmethod
     async def _answer(stream: Stream, asked: int) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from trajgym.envs import Budgets, Env, ToolResult, tool
+from trajgym.envs import Budgets, Env, ToolResult, Truncate, tool
 from trajgym.envs.gui._actions import (
     CursorPosition,
     Finish,
@@ -15,7 +17,7 @@ from trajgym.envs.gui._actions import (
     to_wire,
 )
 from trajgym.envs.gui._anthropic_actions import AnthropicVerb, Direction, parse_anthropic
-from trajgym.envs.gui._desktop import DESKTOP_SIZE, Desktop, PictureForm
+from trajgym.envs.gui._desktop import DESKTOP_SIZE, Desktop, PictureForm, ScreenEnded
 from trajgym.envs.gui._desktop_demo import demo_script
 from trajgym.envs.gui._desktop_tasks import DesktopRecord, load_desktop_tasks
 from trajgym.envs.gui._desktop_world import check_all, set_up
@@ -37,6 +39,7 @@ __all__ = ["DESKTOP_IMAGE", "DesktopEnv", "DesktopEnvBase", "OpenAIDesktopEnv", 
 
 DESKTOP_IMAGE = "trajgym/desktop:bookworm"
 _MIB = 1 << 20
+_PATIENCE = 2.0
 
 
 class _Running(NamedTuple):
@@ -146,14 +149,24 @@ class DesktopEnvBase(Env):
         return ToolResult(content=[text, look.picture])
 
     async def verify(self) -> Outcome:
-        """Make the task's checks; all of them must hold, or one if the task says so."""
+        """Make the task's checks; all of them must hold, or one if the task says so.
+
+        What does not hold is looked at again for two seconds: applications save and close at their
+        own pace.
+        """
         held = self._running
         if held.record.infeasible:
             return Outcome(score=float(self.gave_up), passed=self.gave_up)
         await set_up(held.sandbox, held.desktop, held.record.before_checks)
-        made = await check_all(held.sandbox, held.desktop, held.record.checks)
         enough = any if held.record.any_of else all
-        passed = enough(one.holds for one in made) and not self.gave_up
+        end = time.monotonic() + _PATIENCE
+        while True:
+            made = await check_all(held.sandbox, held.desktop, held.record.checks)
+            passed = enough(one.holds for one in made)
+            if passed or time.monotonic() > end:
+                break
+            await asyncio.sleep(0.2)
+        passed = passed and not self.gave_up
         details = [{"of": one.check.of, "name": one.check.name, "holds": one.holds} for one in made]
         return Outcome(score=float(passed), passed=passed, details={"checks": details})
 
@@ -173,12 +186,18 @@ class DesktopEnvBase(Env):
         """Carry out actions and show what the screen looks like then.
 
         Raises:
-            GuiDied: the screen is gone.
+            Truncate: the agent ended its own screen (or ran out of memory), which is scored.
+            GuiDied: the desktop does not answer.
+            SandboxDied: the sandbox is gone.
         """
         ends = [action for action in actions if isinstance(action, (Finish, GiveUp))]
-        look = await self._running.desktop.act(
-            [action for action in actions if action not in ends], self._picture
-        )
+        rest = [action for action in actions if action not in ends]
+        held = self._running
+        try:
+            look = await held.desktop.act(rest, self._picture)
+        except ScreenEnded as error:
+            await held.sandbox.run("true", timeout=30.0)  # says if it is the sandbox that died
+            raise Truncate("screen", str(error)) from error
         self.gave_up = any(isinstance(action, GiveUp) for action in ends)
         signals = await self._signals(actions, look)
         assert look.picture is not None
@@ -220,9 +239,10 @@ class DesktopEnvBase(Env):
 
 
 _WITH_TOOL = """\
-You use a desktop computer through the tool `computer`; every call returns a picture of the screen, \
-{width} x {height} pixels, with the origin in the upper left corner. The mouse pointer is not \
-drawn. When the task is done, say so without calling the tool; if it can't be done, call give_up.
+You use a desktop computer through the tool `computer`; every call returns a picture of the \
+screen, {width} x {height} pixels, with the origin in the upper left corner. The mouse pointer is \
+not drawn. When the task is done, say so without calling the tool; if it can't be done, call \
+give_up.
 
 Task: {task}"""
 

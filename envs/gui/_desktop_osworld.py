@@ -160,7 +160,7 @@ def _checks(evaluator: Mapping[str, Any], where: str) -> list[Check]:
     expected, options = evaluator.get("expected"), evaluator.get("options")
     if not isinstance(names, list):
         names, results, expected, options = [names], [results], [expected], [options]
-    expected = expected or [None] * len(names)
+    results, expected = results or [None], expected or [None] * len(names)
     if any(options or ()):
         raise InvalidInput(f"{where}: options of metrics are not known here")
     return [_check(*parts, where) for parts in zip(names, results, expected, strict=True)]

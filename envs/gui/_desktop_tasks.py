@@ -52,7 +52,7 @@ class LaunchStep(_Part):
 
     do: Literal["launch"] = "launch"
     command: list[str] = Field(min_length=1)
-    seconds: float = Field(30.0, ge=0, le=120)
+    seconds: float = Field(default=30.0, ge=0, le=120)
 
 
 class SleepStep(_Part):

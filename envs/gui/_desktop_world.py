@@ -6,6 +6,7 @@ import asyncio
 import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
+from trajgym.envs.gui._desktop import ScreenEnded
 from trajgym.envs.gui._desktop_tasks import (
     ActivateStep,
     Check,
@@ -38,6 +39,10 @@ class SetupFailed(TrajgymError):
     part = "setup"
 
 
+class _StepFailed(Exception):
+    """A command of the set-up failed."""
+
+
 class Checked(NamedTuple):
     """One check and what was found."""
 
@@ -56,7 +61,7 @@ async def set_up(sandbox: Sandbox, desktop: Desktop, steps: Iterable[Step]) -> N
     for number, step in enumerate(steps):
         try:
             await _do(sandbox, desktop, step)
-        except (BadAction, SandboxFileError) as error:
+        except (BadAction, SandboxFileError, _StepFailed) as error:
             raise SetupFailed(f"step {number} ({step.do}): {error}") from error
 
 
@@ -71,7 +76,7 @@ async def _do(sandbox: Sandbox, desktop: Desktop, step: Step) -> None:
             if not done.ok:
                 said = done.stderr.decode(errors="replace")[-500:]
                 line = step.command if isinstance(step.command, str) else shlex.join(step.command)
-                raise SetupFailed(f"{line[:200]!r} ended with status {done.exit_code}: {said}")
+                raise _StepFailed(f"{line[:200]!r} ended with status {done.exit_code}: {said}")
         case LaunchStep():
             await desktop.launch(step.command, seconds=step.seconds)
         case SleepStep():
@@ -85,10 +90,10 @@ async def _do(sandbox: Sandbox, desktop: Desktop, step: Step) -> None:
 
 
 async def check_all(sandbox: Sandbox, desktop: Desktop, checks: Iterable[Check]) -> list[Checked]:
-    """Make every check.
+    """Make every check. Where the screen has ended there is no clipboard, and there are no windows.
 
     Raises:
-        GuiDied: the screen is gone.
+        GuiDied: the desktop does not answer.
         SandboxDied: the sandbox is gone.
     """
     made: list[Checked] = []
@@ -112,6 +117,12 @@ async def _find(sandbox: Sandbox, desktop: Desktop, check: Check) -> str | None:
             )
             return done.stdout.decode(errors="replace")
         case "clipboard":
-            return await desktop.clipboard()
+            try:
+                return await desktop.clipboard()
+            except ScreenEnded:
+                return None
         case "windows":
-            return "\n".join(window.title for window in await desktop.windows())
+            try:
+                return "\n".join(window.title for window in await desktop.windows())
+            except ScreenEnded:
+                return None

@@ -140,6 +140,8 @@ async def test_log_probs_are_those_of_the_pixels(vlm: TinyVLM) -> None:
 
     messages = [user(text("click "), image_part(HASHES[0]), image_part(HASHES[1]))]
     request = PolicyRequest(session="s", messages=messages, images=IMAGES, seed=5)
+    # What a model's folder recommends must not shape what is recorded.
+    vlm.model.generation_config.repetition_penalty = 3.0
     async with policy(vlm) as asked:
         reply, again = await asked.sample(request), await asked.sample(request)
     assert reply.sampled is not None
@@ -154,6 +156,7 @@ async def test_log_probs_are_those_of_the_pixels(vlm: TinyVLM) -> None:
     logprobs = torch.log_softmax(logits, -1)[torch.arange(len(ids) - 1), torch.tensor(ids[1:])]
     start = len(reply.sampled.prompt_ids) - 1
     assert np.allclose(logprobs[start:].numpy(), reply.sampled.logprobs, atol=1e-4)
+    assert vlm.model.generation_config.repetition_penalty == 3.0
 
 
 async def test_rows_of_a_run_give_the_model_its_pixels(vlm: TinyVLM, tmp_path: Path) -> None:

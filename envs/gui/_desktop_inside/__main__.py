@@ -15,6 +15,9 @@ from ._screen import Screen
 from ._windows import Windows
 
 _MOST_SECONDS = 100.0
+_BETWEEN = 0.05
+"""Seconds between two actions of a row: toolkits drop keys that come at once after a click."""
+_PR_SET_DUMPABLE = 4
 _NOTHING = {"screenshot", "cursor_position", "say", "give_up", "finish"}
 
 
@@ -30,6 +33,7 @@ class Driver:
         self._screen = Screen(width, height)
         self._windows = Windows(self._screen)
         self._input = Input(self._screen)
+        self._seen = self._screen.mark()
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to a request.
@@ -65,11 +69,24 @@ class Driver:
             return {}
         raise Refused(f"unknown request {op!r}")
 
+    def is_gone(self) -> bool:
+        """Return whether the screen has ended, or ends in a moment."""
+        for _ in range(20):
+            try:
+                self._screen.check()
+            except ScreenGone:
+                return True
+            time.sleep(0.01)
+        return False
+
     def _act(self, request: dict[str, Any]) -> dict[str, Any]:
-        before = self._screen.mark()
+        before = self._seen
         error, done = "", 0
         try:
             for action in request["actions"]:
+                if done:
+                    self._input.sync()
+                    time.sleep(_BETWEEN)
                 self._perform(action)
                 done += 1
         except Refused as refusal:
@@ -90,11 +107,13 @@ class Driver:
         pointer = self._input.pointer()
         found: dict[str, Any] = {"pointer": pointer, "windows": self._windows.all()}
         if (look := request.get("picture")) is None:
-            return {**found, "mark": self._screen.mark()}
+            self._seen = self._screen.mark()
+            return {**found, "mark": self._seen}
         picture = self._screen.picture(
             look.get("form", "png"), look.get("size"), int(look.get("quality", 80))
         )
-        return {**found, "picture": picture, "mark": picture.pop("mark")}
+        self._seen = picture.pop("mark")
+        return {**found, "picture": picture, "mark": self._seen}
 
     def _perform(self, action: dict[str, Any]) -> None:
         """Carry out one action in the library's wire form."""
@@ -127,8 +146,21 @@ class Driver:
                     raise Refused(f"a desktop can't do {do!r}")
 
 
+def _close_to_others() -> None:
+    """Keep processes of the same user off this one's memory and pipes.
+
+    The agent has a terminal: it could write answers in the driver's name, or read its memory.
+    """
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_DUMPABLE)")
+
+
 def main() -> None:
     """Serve until stdin ends."""
+    _close_to_others()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what applications print is no answer
     driver: Driver | None = None
@@ -142,12 +174,12 @@ def main() -> None:
             else:
                 answer |= driver.answer(request)
         except Refused as error:
-            answer |= {"ok": False, "error": str(error), "fatal": False}
+            answer |= {"ok": False, "error": str(error), "kind": "refused"}
         except ScreenGone as error:
-            answer |= {"ok": False, "error": str(error), "fatal": True}
+            answer |= {"ok": False, "error": str(error), "kind": "gone"}
         except Exception as error:  # noqa: BLE001 - boundary: the other side has to learn of it
-            text = f"{type(error).__name__}: {error}"
-            answer |= {"ok": False, "error": text, "fatal": True}
+            kind = "gone" if driver is not None and driver.is_gone() else "broken"
+            answer |= {"ok": False, "error": f"{type(error).__name__}: {error}", "kind": kind}
         with suppress(BrokenPipeError):
             answers.write(json.dumps(answer) + "\n")
             answers.flush()

@@ -41,6 +41,7 @@ _NAMES = {
     "NumLock": "Num_Lock",
     "ContextMenu": "Menu",
 }
+_SHORTCUT = {"Control", "Alt", "Meta"}
 _CONTROLS = {"\n": "Return", "\r": "Return", "\t": "Tab", "\b": "BackSpace", "\x1b": "Escape"}
 
 
@@ -130,6 +131,9 @@ class Input:
 
     def press(self, keys: Sequence[str], seconds: float) -> None:
         """Press keys together and release them in the opposite order."""
+        # CTRL and C is the key c: only alone, or with Shift named, is a capital one with Shift.
+        if _SHORTCUT.intersection(keys):
+            keys = [key.lower() if len(key) == 1 else key for key in keys]
         with self.held(keys):
             self._display.sync()
             if seconds:

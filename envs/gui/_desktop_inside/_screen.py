@@ -62,6 +62,7 @@ class Screen:
 
     def __init__(self, width: int, height: int, seconds: float = 30.0) -> None:
         self.width, self.height = width, height
+        self._atoms: dict[str, int] = {}
         self.log = Path.home() / ".trajgym-desktop.log"
         for name, text in _SETTINGS.items():
             file = Path.home() / name
@@ -126,7 +127,9 @@ class Screen:
 
     def atom(self, name: str) -> int:
         """Return the number of a property's name."""
-        return int(self.display.intern_atom(name))
+        if name not in self._atoms:
+            self._atoms[name] = int(self.display.intern_atom(name))
+        return self._atoms[name]
 
     def _is_managed(self) -> bool:
         """Show a window of our own and return whether it is taken in.
@@ -176,6 +179,8 @@ class Screen:
             How long it took (s).
         """
         begun = since = time.monotonic()
+        if not seconds:
+            return 0.0
         last = self.mark()
         while (now := time.monotonic()) < begun + seconds and now < since + _QUIET:
             time.sleep(_LOOK_EVERY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._errors import Refused, ScreenGone
@@ -39,7 +40,7 @@ class Windows:
         Args:
             command: an argument vector.
             env: variables added to the driver's.
-            cwd: where it begins.
+            cwd: where it begins; the home folder if None.
             seconds: until a window has to be there; 0 does not wait.
 
         Raises:
@@ -52,7 +53,7 @@ class Windows:
             process = subprocess.Popen(
                 list(command),
                 env={**os.environ, **env},
-                cwd=cwd,
+                cwd=cwd or Path.home(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
