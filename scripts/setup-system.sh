@@ -28,3 +28,4 @@ if [ -x .venv/bin/python ]; then
     export PYTHON
 fi
 scripts/desktop-image.sh
+scripts/gui-image.sh

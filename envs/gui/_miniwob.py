@@ -12,11 +12,14 @@ from trajgym.trajectory import InvalidInput, Outcome, Task
 
 if TYPE_CHECKING:
     from trajgym.envs.gui._browser import BrowserLook
+    from trajgym.trajectory import Message
 
 __all__ = ["MiniWobEnv", "load_miniwob_tasks", "miniwob_names"]
 
 _BUILTIN = "miniwob"
 _SIZE = (320, 240)
+_FIRST = ("click-test", "click-test-2", "focus-text")
+"""Tasks that are solved by a click on what comes first behind their text."""
 
 
 def miniwob_names() -> list[str]:
@@ -106,6 +109,22 @@ class MiniWobEnv(BrowserEnvBase):
     def load_tasks(cls, source: str) -> list[Task]:
         """Return MiniWoB++ tasks; see :func:`load_miniwob_tasks`."""
         return load_miniwob_tasks(source)
+
+    @classmethod
+    def script(cls, task: Task, sample: int) -> list[Message]:
+        """Return a click on the first thing of the simplest tasks; odd samples do nothing.
+
+        Raises:
+            InvalidInput: the task is not as simple as that.
+        """
+        if _name(task) not in _FIRST:
+            raise InvalidInput(
+                f"there is no script for {task.id!r}, only for {', '.join(_FIRST)}; use a model"
+            )
+        name, arguments = ("click", {"element": "2"}) if sample % 2 == 0 else ("answer", {})
+        function = {"name": name, "arguments": json.dumps(arguments)}
+        call = {"id": "call-0", "type": "function", "function": function}
+        return [{"role": "assistant", "content": "", "tool_calls": [call]}]
 
     async def begin(self, task: Task, seed: int) -> str:
         """See :meth:`BrowserEnvBase.begin`."""
