@@ -397,3 +397,26 @@ async def test_what_is_no_request_is_refused(browser: Browser) -> None:
         await browser.ask("fly")
     with pytest.raises(BadAction, match="can't be opened"):
         await browser.goto("http://192.0.2.1/")
+
+
+async def test_many_steps_leave_nothing_behind(browser: Browser, box: Sandbox) -> None:
+    """Pages, tabs and dialogs that come and go leave no process and no element behind."""
+
+    async def processes() -> int:
+        done = await box.run("ls -d /proc/[0-9]* | wc -l")
+        return int(done.stdout)
+
+    async def once() -> None:
+        look = await at(browser, "events")
+        look = await browser.act([Click(item(look, "button", "Alert"))])
+        look = await browser.act([Click(item(look, "link", "Other tab"))], PictureForm())
+        assert len(look.tabs) == 2
+        look = await browser.act([CloseTab()])
+        assert len(look.tabs) == 1
+
+    await once()
+    before = await processes()
+    for _ in range(15):
+        await once()
+    # Chromium keeps a spare renderer now and then.
+    assert await processes() <= before + 2

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from . import _elements as elements
 from ._browser import Browser, BrowserGone, Refused, first_line
+from ._settle import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -16,20 +17,19 @@ if TYPE_CHECKING:
 __all__ = ["perform"]
 
 _SCHEMES = {"http", "https"}
-_SLOW = 2.0
-"""Seconds of room for what must not take long by itself."""
+_KEYS_A_SECOND = 100
 _PLAIN = {"say", "give_up", "finish"}
 
 
 async def perform(
-    browser: Browser, action: dict[str, Any], *, settle: bool = True
+    browser: Browser, action: dict[str, Any], *, at_rest: bool = True
 ) -> dict[str, Any]:
     """Carry out one action and let what it set off settle.
 
     Args:
         browser: where; its active tab.
         action: in wire form.
-        settle: whether to wait for what it set off; without, only what has begun is waited for.
+        at_rest: whether to wait for what it set off; without, only what has begun is waited for.
 
     Returns:
         ``ok``; ``found`` if the action named an element; ``error`` for the agent if it is not ok.
@@ -44,8 +44,9 @@ async def perform(
     try:
         if browser.tab.dialog is not None:
             await _answer_dialog(browser, action)
+            await settle(browser)
         else:
-            await _perform(browser, action, settle=settle)
+            await _perform(browser, action, at_rest=at_rest)
     except Refused as refusal:
         result |= {"ok": False, "error": str(refusal)}
         if named and "there is no element" in str(refusal):
@@ -59,7 +60,7 @@ async def perform(
     return result
 
 
-async def _perform(browser: Browser, action: dict[str, Any], *, settle: bool) -> None:
+async def _perform(browser: Browser, action: dict[str, Any], *, at_rest: bool) -> None:
     make = _ACTIONS.get(action["do"])
     if make is None:
         if action["do"] in _PLAIN:
@@ -67,27 +68,15 @@ async def _perform(browser: Browser, action: dict[str, Any], *, settle: bool) ->
         raise Refused(f"a browser has no action {action['do']!r}")
     settings = browser.settings
     seconds = settings.action_seconds + float(action.get("seconds") or 0)
+    seconds += len(str(action.get("text") or "")) / _KEYS_A_SECOND
     if action["do"] in {"go_to", "go_back", "go_forward"}:
         seconds += settings.load_seconds
     try:
         await browser.guarded(make(browser, action), seconds)
     finally:
-        if settle or browser.tab.restless:
-            await _settle(browser)
-
-
-async def _settle(browser: Browser) -> None:
-    settings = browser.settings
-    await browser.adopted()
-    if browser.tab.crashed or browser.tab.dialog is not None:
-        return
-    patience = settings.load_seconds + settings.settle_seconds + _SLOW
-    for _ in range(2):
-        await browser.guarded(
-            browser.tab.settle(settings.settle_seconds, settings.load_seconds), patience
-        )
-        if not (browser.tab.opening and await browser.announced(_SLOW)):
-            break
+        await browser.adopted()
+        if at_rest or browser.tab.restless:
+            await settle(browser)
 
 
 async def _answer_dialog(browser: Browser, action: dict[str, Any]) -> None:

@@ -40,6 +40,7 @@ FLAGS = [
     "--disable-features=IsolateOrigins,site-per-process,Translate,MediaRouter,OptimizationHints",
 ]
 MAX_TABS = 8
+MAX_DOWNLOADS = 50
 POLL = 0.005
 MAX_EVENTS = 40
 MAX_EVENT_CHARS = 500
@@ -81,6 +82,7 @@ class Browser:
         self.active = 0
         self.events: list[dict[str, str]] = []
         self.dropped = 0
+        self.downloads = 0
         self.pointer: tuple[float, float] = (0.0, 0.0)
         self.context: BrowserContext
         self._opening: set[asyncio.Task[None]] = set()
@@ -244,6 +246,12 @@ class Browser:
         task.add_done_callback(self._opening.discard)
 
     async def _save(self, download: Download) -> None:
+        self.downloads += 1
+        if self.downloads > MAX_DOWNLOADS:
+            self.note("download", f"there were {MAX_DOWNLOADS} already; it was cancelled")
+            with contextlib.suppress(Exception):
+                await download.cancel()
+            return
         plain = re.sub(r"[^\w.() -]", "_", download.suggested_filename).strip(". ") or "download"
         folder = Path(self.settings.downloads)
         path, count = folder / plain[-100:], 1
@@ -265,7 +273,11 @@ class Browser:
         A page that is busy with itself is interrupted; one that does not react even then is
         replaced by an empty tab. Either is noted as an event.
 
+        Returns:
+            What the work returned; None if a dialog opened first.
+
         Raises:
+            Refused: the page did not react in time.
             BrowserGone: the browser has ended meanwhile.
         """
         tab = self.tab
@@ -281,7 +293,7 @@ class Browser:
                 task.add_done_callback(_seen)
                 return None
             await self._interrupt(tab, task)
-            return None
+            raise Refused(f"the page did not react within {seconds:g} s")
         finally:
             for other in others:
                 other.cancel()
@@ -299,7 +311,7 @@ class Browser:
 
     async def replace(self, tab: Tab, why: str) -> None:
         """Put a new tab with the same address in place of a broken one."""
-        url = tab.page.url
+        url, tab.crashed = tab.page.url, True
         self.note("hang" if "react" in why else "crash", why)
         at = self.tabs.index(tab) if tab in self.tabs else len(self.tabs)
         page = await self.context.new_page()

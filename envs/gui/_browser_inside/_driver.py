@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _scripts as scripts
 from ._act import perform
-from ._browser import Browser, Refused, Settings
+from ._browser import Browser, BrowserGone, Refused, Settings
 from ._look import look
 from ._mail import Mail
 from ._serve import Files, Pages, Server, Site
 from ._shop import Shop
 from ._wizard import Wizard
 
+if TYPE_CHECKING:
+    from ._tab import Tab
+
 __all__ = ["Driver"]
 
 _SITES: dict[str, type[Site]] = {"shop": Shop, "mail": Mail, "wizard": Wizard}
 _MINIWOB = "miniwob"
+STATE_SECONDS = 5.0
 READY_SECONDS = 10.0
 """How long a MiniWoB++ page may take until it is ready."""
 
@@ -32,7 +37,8 @@ class Driver:
         self.browser: Browser | None = None
         self.server: Server | None = None
         self.episode: dict[str, Any] | None = None
-        self._visits = 0
+        self._stage: tuple[Tab, int] | None = None
+        """Tab of the episode, and how often it had gone elsewhere when it began."""
 
     async def answer(self, op: str, request: dict[str, Any]) -> dict[str, Any]:
         """Carry out one request.
@@ -86,7 +92,7 @@ class Driver:
             last = action is request["actions"][-1]
             begun = time.perf_counter()
             # A picture waits for the next frame anyway, and is taken again if more happens.
-            result = await perform(browser, action, settle=not (last and pictured))
+            result = await perform(browser, action, at_rest=not (last and pictured))
             times.append(round((time.perf_counter() - begun) * 1000, 2))
             results.append(result)
             if not result["ok"] or (not last and await self._over()):
@@ -127,8 +133,7 @@ class Driver:
             if request.get("hide_query")
             else "#reward-display, #sync-task-cover, #click-canvas { display: none !important; }"
         )
-        self._visits = browser.tab.visits
-        self._page = browser.tab
+        self._stage = (browser.tab, browser.tab.visits)
         self.episode = await page.evaluate(scripts.MINIWOB_STATE)
         return {"task": self.episode}
 
@@ -138,18 +143,25 @@ class Driver:
 
     async def _task(self) -> dict[str, Any] | None:
         """Return how the task stands: MiniWoB++'s episode, or the states of the sites."""
+        from playwright.async_api import Error
+
         browser = self.browser
         assert browser is not None
-        if self.episode is None:
+        if self.episode is None or self._stage is None:
             return {"sites": self._states()}
         if self.episode["done"]:
             return self.episode
-        left = self._page not in browser.tabs or self._page.visits != self._visits
-        if left:
+        tab, visits = self._stage
+        if tab.crashed:  # not the agent's doing: no reward, not even 0
+            raise BrowserGone("the page of the task crashed or hung for good")
+        if tab not in browser.tabs or tab.visits != visits:
             self.episode |= {"done": True, "reward": 0.0, "raw": 0.0, "reason": "left the page"}
-        elif self._page.dialog is None:
-            now = await browser.guarded(self._page.page.evaluate(scripts.MINIWOB_STATE), 5.0)
-            self.episode = now or self.episode
+        elif tab.dialog is None:
+            with contextlib.suppress(
+                Error, Refused
+            ):
+                now = await browser.guarded(tab.page.evaluate(scripts.MINIWOB_STATE), STATE_SECONDS)
+                self.episode = now or self.episode
         return self.episode
 
     def _states(self) -> dict[str, Any]:

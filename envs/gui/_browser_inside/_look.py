@@ -6,6 +6,8 @@ import asyncio
 import hashlib
 from typing import TYPE_CHECKING, Any
 
+from ._browser import Refused
+from ._settle import settle
 from ._tree import Line, lines_of, render
 
 if TYPE_CHECKING:
@@ -37,35 +39,28 @@ async def look(browser: Browser, wanted: dict[str, Any]) -> dict[str, Any]:
 
     seen: dict[str, Any] = {}
     waited = False
-    dialog = browser.tab.dialog
-    if dialog is not None:
-        seen["dialog"] = {"type": dialog.type, "message": dialog.message[:500]}
-    else:
-        for attempt in range(_ATTEMPTS):
-            tab, visits = browser.tab, browser.tab.visits
-            try:
-                found = await browser.guarded(_look(browser, tab, wanted), LOOK_SECONDS)
-            except Error:
-                if attempt == _ATTEMPTS - 1:
-                    raise
-                found = None  # it went elsewhere while we looked
-                await asyncio.sleep(_PAUSE)
-            await browser.mend()
-            if found is None:  # it hung or a dialog came up: say so, with what there is now
-                continue
-            seen = found
-            same = tab is browser.tab and visits == tab.visits and not tab.opening
-            # What scripts load is waited for once: some pages never stop.
-            if same and not (tab.travelling or (tab.loading and not waited)):
-                break
-            waited = True
-            settings = browser.settings
-            if tab.opening:
-                await browser.announced(LOOK_SECONDS)
-            await browser.guarded(
-                browser.tab.settle(settings.settle_seconds, settings.load_seconds),
-                LOOK_SECONDS * 3,
-            )
+    for attempt in range(_ATTEMPTS):
+        tab, visits = browser.tab, browser.tab.visits
+        if tab.dialog is not None:
+            seen = {"dialog": {"type": tab.dialog.type, "message": tab.dialog.message[:500]}}
+            break
+        try:
+            found = await browser.guarded(_look(browser, tab, wanted), LOOK_SECONDS)
+        except (Error, Refused):
+            if attempt == _ATTEMPTS - 1:
+                raise
+            found = None  # it went elsewhere while we looked, or was interrupted
+            await asyncio.sleep(_PAUSE)
+        await browser.mend()
+        if found is None:
+            continue
+        seen = found
+        same = tab is browser.tab and visits == tab.visits and not tab.opening
+        # What scripts load is waited for once: some pages never stop.
+        if same and not (tab.travelling or (tab.loading and not waited)):
+            break
+        waited = True
+        await settle(browser)
     seen["url"] = browser.tab.page.url
     seen["tabs"] = [tab.page.url for tab in browser.tabs]
     seen["active"] = browser.active
