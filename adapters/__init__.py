@@ -2,6 +2,7 @@
 
 from trajgym.adapters._errors import UnknownExport
 from trajgym.adapters._export import export, list_exports
+from trajgym.adapters._images import row_inputs, row_pictures
 from trajgym.adapters._lint import Linter, LintFinding, lint, list_linters
 from trajgym.adapters._rows import read_rows
 from trajgym.adapters._stream import ExportReport
@@ -16,4 +17,6 @@ __all__ = [
     "list_exports",
     "list_linters",
     "read_rows",
+    "row_inputs",
+    "row_pictures",
 ]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from trajgym.adapters._areal_tensors import areal_arrays, turn_ordinals
 from trajgym.adapters._files import Parquet
+from trajgym.adapters._images import IMAGE_COLUMNS, image_values
 from trajgym.adapters._rows import COMMON, common
 from trajgym.adapters._stream import rows_of
 from trajgym.rewards import Advantages, Rewards
@@ -26,6 +27,7 @@ _COLUMNS = COMMON | {
     "version_high": "list:int32",
     "turn_ids": "list:int32",
     "rewards": "float",
+    **IMAGE_COLUMNS,
 }
 
 
@@ -40,6 +42,9 @@ def export_areal(export: Export, *, dense: bool | None = None) -> None:
     dense form a column ``values`` is added, which makes its advantages (no critic, discount and
     lambda 1) exactly what was given: each token's reward-to-go, or the `Advantages` with
     ``rewards`` 0. Advantages are always dense.
+
+    ``images`` has the encoded images of the row in order, for AReaL's ``multi_modal_input`` (see
+    ``row_inputs``); without ``blobs`` such sessions are left out.
 
     Args:
         export: what to write.
@@ -59,9 +64,9 @@ def export_areal(export: Export, *, dense: bool | None = None) -> None:
     dense = advantages or bool(dense)
     columns = _COLUMNS | ({"values": "list:float"} if dense else {})
     with Parquet(export.file("areal.parquet"), columns) as sink:
-        for _, rows in rows_of(export):
+        for _, rows in rows_of(export, images="bytes"):
             for row in rows:
-                sink.write(_record(row, dense=dense))
+                sink.write(_record(row, dense=dense) | image_values(row, export.blobs))
                 export.report.count(synthetic=row.synthetic)
 
 

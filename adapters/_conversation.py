@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from trajgym.trajectory import InvalidInput, tool_calls_of
+from trajgym.trajectory import InvalidInput, blob_hashes, images_to_user, tool_calls_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from trajgym.trajectory import Message, SessionTree
 
-__all__ = ["same_messages", "template_messages", "tools_json"]
+__all__ = ["picture_messages", "same_messages", "template_messages", "tools_json"]
 
 
 def template_messages(messages: Iterable[Message], where: str) -> list[Message]:
@@ -45,6 +45,25 @@ def _with_object(call: dict[str, Any], where: str) -> dict[str, Any]:
             f"JSON object: {function['arguments']!r:.80}; a template can't render them as said",
         )
     return call | {"function": function | {"arguments": arguments}}
+
+
+def picture_messages(messages: Sequence[Message]) -> tuple[list[Message], list[str]]:
+    """Return the messages as trainers with an ``images`` column take them, and the images' hashes.
+
+    Every content is a list of parts, and each image a part ``{"type": "image"}`` in a user message;
+    those of tool results stand in a user message after them. (TRL puts all images in front of the
+    first user message whose content is a string.)
+    """
+    placed = images_to_user(messages)
+    return [_with_pictures(message) for message in placed], list(blob_hashes(placed))
+
+
+def _with_pictures(message: Message) -> Message:
+    content = message.get("content")
+    if not isinstance(content, list):
+        content = [{"type": "text", "text": content or ""}]
+    shown = [{"type": "image"} if part.get("type") == "image_url" else part for part in content]
+    return message | {"content": shown}
 
 
 def tools_json(tree: SessionTree) -> str:

@@ -20,6 +20,7 @@ from trajgym.trajectory import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from trajgym.adapters._images import BlobReader
     from trajgym.trajectory import Group, SessionTree
 
 __all__ = ["export", "list_exports"]
@@ -46,6 +47,7 @@ def export(
     out: Path,
     *,
     values: Rewards | Advantages | Sequence[Rewards | Advantages] = (),
+    blobs: BlobReader | None = None,
     **options: Any,
 ) -> ExportReport:
     """Write sessions in a trainer's form, one at a time; files appear when they are whole.
@@ -57,8 +59,10 @@ def export(
             everything that compares or trains by group.
         out: folder, made if missing; a file of the same name is replaced.
         values: rewards and advantages for the rows, at most one of each.
-        **options: settings of the export: ``include`` of sft, ``margin`` of preference, ``dense``
-            of areal.
+        blobs: the ``blob`` of the run, for sessions with images; without it they are left out
+            where pixels are needed.
+        **options: settings of the export: ``include`` and ``images`` of sft, ``margin`` of
+            preference, ``dense`` of areal.
 
     Raises:
         UnknownExport: no export of that name.
@@ -78,7 +82,12 @@ def export(
     out.mkdir(parents=True, exist_ok=True)
     report = ExportReport(name)
     run = Export(
-        sessions=sessions, membership=Membership(groups), out=out, values=given, report=report
+        sessions=sessions,
+        membership=Membership(groups),
+        out=out,
+        values=given,
+        report=report,
+        blobs=blobs,
     )
     write(run, **options)
     return report

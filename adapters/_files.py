@@ -86,8 +86,8 @@ class Parquet(Sink):
     Args:
         path: where the file will stand.
         columns: pyarrow type by column, as a string: ``int32``, ``float``, ``string``, ``bool``,
-            and ``list:int32`` and the like for one-dimensional arrays; ``?`` at the end allows
-            None.
+            ``binary``, and ``list:int32`` and the like for one-dimensional arrays; ``?`` at the end
+            allows None.
 
     Raises:
         MissingExtra: pyarrow is not installed.
@@ -139,7 +139,8 @@ def _field(pa: Any, name: str, kind: str) -> Any:
 
 
 def _column(pa: Any, field: Any, values: list[Any]) -> Any:
-    if not pa.types.is_list(field.type) or any(value is None for value in values):
+    flat_list = pa.types.is_list(field.type) and not pa.types.is_binary(field.type.value_type)
+    if not flat_list or any(value is None for value in values):
         return pa.array(values, type=field.type)
     arrays = [np.asarray(value) for value in values]
     offsets = np.zeros(len(arrays) + 1, dtype=np.int32)

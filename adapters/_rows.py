@@ -52,14 +52,17 @@ def common(row: TrainingRow) -> dict[str, Any]:
 
 
 def export_rows(export: Export) -> None:
-    """Write ``rows.parquet``: every array and field of every `TrainingRow`, unshifted."""
+    """Write ``rows.parquet``: every array and field of every `TrainingRow`, unshifted.
+
+    Images stay references: ``row_inputs`` makes a model's inputs of them and the run's blobs.
+    """
     columns = COMMON | {
         name: f"list:{kind}{'?' if name in _OPTIONAL else ''}" for name, kind in _ARRAYS.items()
     }
     columns |= {"reward_stamp": "string?", "advantage_stamp": "string?"}
     columns |= {"images": "string", "spans": "string"}
     with Parquet(export.file("rows.parquet"), columns) as sink:
-        for _, rows in rows_of(export):
+        for _, rows in rows_of(export, images="refs"):
             for row in rows:
                 record = common(row) | {name: getattr(row, name) for name in _ARRAYS}
                 for name in _OPTIONAL:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from trajgym.adapters._conversation import template_messages, tools_json
+from trajgym.adapters._conversation import picture_messages, template_messages, tools_json
 from trajgym.adapters._files import JsonLines
+from trajgym.adapters._images import write_image
 from trajgym.trajectory import InvalidInput, attempt_turns
 
 if TYPE_CHECKING:
@@ -15,22 +16,34 @@ if TYPE_CHECKING:
 __all__ = ["export_sft"]
 
 
-def export_sft(export: Export, *, include: Literal["passed", "all"] = "passed") -> None:
+def export_sft(
+    export: Export,
+    *,
+    include: Literal["passed", "all"] = "passed",
+    images: Literal["refs", "files"] = "refs",
+) -> None:
     """Write ``sft.jsonl``, one conversation per line, of exact and of text turns.
 
     ``messages`` ends with an assistant message and has the arguments of tool calls as objects;
     ``tools`` is a JSON string. An attempt gives one line for each conversation that ended in it:
     its own, one for each context that was later rewritten, one for each sub-agent. Lines of one
-    attempt can share messages, and so can rival attempts. Images stay references to blobs.
+    attempt can share messages, and so can rival attempts.
 
     Args:
         export: what to write.
         include: ``passed`` takes the attempts that solved the task; ``all`` every scored one.
+        images: ``refs`` leaves images as references to blobs. ``files`` writes each once into
+            ``images/`` and gives lines a column ``images`` with their paths; the messages' contents
+            are then parts, an image being ``{"type": "image"}`` in a user message.
 
     Raises:
-        InvalidInput: another value of ``include``, or values were given (this export has no
-            place for them).
+        InvalidInput: another value of ``include`` or ``images``, files without blobs, or values
+            were given (this export has no place for them).
     """
+    if images not in {"refs", "files"}:
+        raise InvalidInput(f"export sft: images is {images!r}; use 'refs' or 'files'")
+    if images == "files" and export.blobs is None:
+        raise InvalidInput("export sft: images as files need the run's bytes: pass blobs=run.blob")
     if include not in {"passed", "all"}:
         raise InvalidInput(f"export sft: include is {include!r}; use 'passed' or 'all'")
     if export.values:
@@ -43,7 +56,7 @@ def export_sft(export: Export, *, include: Literal["passed", "all"] = "passed") 
                     continue
                 for leaf in _leaves(tree, attempt):
                     if line := _line(tree, attempt, leaf, export.report):
-                        sink.write(line)
+                        sink.write(line if images == "refs" else _with_files(line, export))
                         export.report.count(synthetic=line["synthetic"])
 
 
@@ -92,6 +105,13 @@ def _line(
         "policy": leaf.policy,
         "synthetic": any(turn.synthetic for turn in chain),
     }
+
+
+def _with_files(line: dict[str, Any], export: Export) -> dict[str, Any]:
+    assert export.blobs is not None
+    messages, blobs = picture_messages(line["messages"])
+    paths = [write_image(export.out, name, export.blobs) for name in blobs]
+    return line | {"messages": messages, "images": paths}
 
 
 def _until_answer(tree: SessionTree, leaf: Turn) -> list[Message]:

@@ -9,6 +9,7 @@ from trajgym.rewards import Advantages, Rewards, apply
 from trajgym.trajectory import (
     Dropped,
     InvalidInput,
+    UnsupportedModality,
     build_rows,
     validate_row,
 )
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from trajgym.adapters._images import BlobReader, ImageDoor
     from trajgym.trajectory import Group, SessionTree, TrainingRow
 
 __all__ = ["Export", "ExportReport", "Membership", "SessionRows", "need", "rows_of"]
@@ -84,6 +86,7 @@ class Export:
         out: folder for the files.
         values: what rows shall carry; at most one `Rewards` and one `Advantages`.
         report: filled while writing.
+        blobs: reads stored images; without it none can be written.
     """
 
     sessions: Iterable[SessionTree]
@@ -91,6 +94,7 @@ class Export:
     out: Path
     values: Sequence[Rewards | Advantages]
     report: ExportReport
+    blobs: BlobReader | None = None
 
     def value(self, kind: type[Rewards | Advantages]) -> bool:
         """Return whether values of this kind were given."""
@@ -123,11 +127,16 @@ class SessionRows(NamedTuple):
     rows: list[TrainingRow]
 
 
-def rows_of(export: Export) -> Iterator[SessionRows]:
+def rows_of(export: Export, *, images: ImageDoor = "none") -> Iterator[SessionRows]:
     """Yield the rows of one session after the other; what has none goes into the report.
 
     A session is left out whole if one of its rows is refused: half a session is not what the
     agent did.
+
+    Args:
+        export: what to write.
+        images: what is done with images. Sessions that show some are refused where nothing is,
+            or where their bytes are wanted and no blobs are there.
     """
     for tree in export.sessions:
         name = tree.record.id
@@ -135,7 +144,11 @@ def rows_of(export: Export) -> Iterator[SessionRows]:
             export.report.drop(name, None, reason)
             continue
         try:
-            rows, dropped = build_rows(tree)
+            rows, dropped = build_rows(tree, images=images != "none")
+            if images == "bytes" and export.blobs is None and any(row.images for row in rows):
+                raise UnsupportedModality(
+                    f"session {name}: its rows hold images; pass blobs=run.blob to export",
+                )
             for values in export.values:
                 rows = apply(rows, values)
             for row in rows:

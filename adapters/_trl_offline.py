@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from trajgym.adapters._conversation import picture_messages
 from trajgym.adapters._export import export
 from trajgym.adapters._stream import ExportReport, Membership
 from trajgym.rewards import Advantages, Rewards, apply
@@ -23,6 +24,7 @@ from trajgym.trajectory import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from trajgym.adapters._images import BlobReader
     from trajgym.trajectory import Group, Message, SessionTree, TrainingRow
 
 __all__ = [
@@ -43,6 +45,7 @@ def sft_dataset(
     *,
     include: Literal["passed", "all"] = "passed",
     report: ExportReport | None = None,
+    blobs: BlobReader | None = None,
 ) -> Any:
     """Return conversations for ``SFTTrainer``: columns ``messages`` and ``tools`` (a JSON string).
 
@@ -55,13 +58,20 @@ def sft_dataset(
         groups: their groups.
         include: ``passed`` takes attempts that solved the task, ``all`` every scored one.
         report: filled with what was left out.
+        blobs: the ``blob`` of the run. With it there is a column ``images``, and the trainer needs
+            a processor; TRL takes no images from tools, so theirs stand in a user message.
 
     Raises:
-        UnsupportedModality: a conversation holds images.
+        UnsupportedModality: a conversation holds images and there are no blobs.
         MissingExtra: ``datasets`` is not installed.
     """
-    lines = _exported("sft", sessions, groups, report, include=include)
-    return _dataset(lines, {"messages": "messages", "tools": "text"})
+    lines = _exported("sft", sessions, groups, report, pictures=blobs is not None, include=include)
+    if blobs is None:
+        return _dataset(lines, {"messages": "messages", "tools": "text"})
+    for line in lines:
+        line["messages"], names = picture_messages(line["messages"])
+        line["images"] = [{"bytes": blobs(name).data} for name in names]
+    return _dataset(lines, {"messages": "messages", "tools": "text", "images": "images"})
 
 
 def sft_token_dataset(
@@ -209,6 +219,8 @@ def _exported(
     sessions: Iterable[SessionTree],
     groups: Iterable[Group],
     report: ExportReport | None,
+    *,
+    pictures: bool = False,
     **options: Any,
 ) -> list[dict[str, Any]]:
     """Return the lines of one of the general exports."""
@@ -220,7 +232,7 @@ def _exported(
         report.dropped += made.dropped
         report.synthetic += made.synthetic
     lines = [json.loads(line) for line in text.split("\n") if line]
-    for line in lines:
+    for line in () if pictures else lines:
         for column in ("messages", "prompt", "chosen", "rejected"):
             _refuse_media(line.get(column) or [], line["session"])
     return lines
@@ -233,8 +245,8 @@ def _refuse_media(messages: Iterable[Message], session: str) -> None:
             if part.get("type") != "text":
                 raise UnsupportedModality(
                     f"session {session}: a {part.get('type')!r} part in the conversation: with "
-                    "TRL, images go through the environment_factory of GRPOSpec; leave such "
-                    "sessions out",
+                    "TRL, images go through sft_dataset(blobs=run.blob) and the "
+                    "environment_factory of GRPOSpec; leave such sessions out",
                 )
 
 
@@ -274,7 +286,7 @@ def _dataset(lines: list[dict[str, Any]], columns: dict[str, str]) -> Any:
     Arrow would merge tool calls of different shapes and fill in nulls: they are kept as JSON.
     """
     try:
-        from datasets import Dataset, Features, Json, List, Value
+        from datasets import Dataset, Features, Image, Json, List, Value
     except ImportError as error:
         raise MissingExtra("datasets", "trl") from error
     if not lines:
@@ -287,6 +299,7 @@ def _dataset(lines: list[dict[str, Any]], columns: dict[str, str]) -> Any:
         "ids": List(Value("int64")),
         "bool": Value("bool"),
         "number": Value("float64"),
+        "images": List(Image()),
     }
     features = Features({name: kinds[kind] for name, kind in columns.items()})
     chosen = [{name: line[name] for name in columns} for line in lines]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trajgym.adapters._files import Parquet
+from trajgym.adapters._images import IMAGE_COLUMNS, image_values
 from trajgym.adapters._rows import COMMON, common
 from trajgym.adapters._stream import need, rows_of
 from trajgym.rewards import Advantages, Rewards
@@ -31,6 +32,7 @@ _COLUMNS = {
     "min_global_steps": "int64",
     "max_global_steps": "int64",
     "reward_extra_info": "string",
+    **IMAGE_COLUMNS,
 }
 _ATTEMPT = 1 << 20
 
@@ -44,13 +46,14 @@ def export_verl(export: Export) -> None:
     sample number, plus ``2**20`` times the attempt's index, so that rival attempts stay apart;
     ``index`` counts its rows, and the one with the attempt's last turn comes last, which verl
     scores. Versions are the lowest and highest of the row's trained tokens. With `Advantages`
-    there is a column ``advantages`` beside ``rm_scores``.
+    there is a column ``advantages`` beside ``rm_scores``. ``images`` has the encoded images of the
+    row in order, for verl's ``multi_modal_data``; without ``blobs`` such sessions are left out.
     """
     need(export, Rewards, "OutcomeReward().derive(table)")
     with_advantages = export.value(Advantages)
     columns = _COLUMNS | ({"advantages": "list:float"} if with_advantages else {})
     with Parquet(export.file("verl.parquet"), columns) as sink:
-        for tree, rows in rows_of(export):
+        for tree, rows in rows_of(export, images="bytes"):
             uid = tree.record.group or tree.record.id
             if "_" in uid:
                 export.report.drop(
@@ -60,7 +63,8 @@ def export_verl(export: Export) -> None:
                 )
                 continue
             for index, row in _numbered(tree, rows):
-                sink.write(_record(tree, row, uid, index, advantages=with_advantages))
+                record = _record(tree, row, uid, index, advantages=with_advantages)
+                sink.write(record | image_values(row, export.blobs))
                 export.report.count(synthetic=row.synthetic)
 
 

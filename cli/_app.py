@@ -111,6 +111,19 @@ def show(
 
 
 @app.command()
+def frames(
+    run: RunPath,
+    out: Annotated[Path, typer.Option(help="Directory for the pictures.")],
+    session: Annotated[Optional[str], typer.Argument(help="Session id, or its start.")] = None,  # noqa: UP045
+    plain: Annotated[bool, typer.Option("--plain", help="Draw nothing on them.")] = False,
+) -> None:
+    """Write the pictures that agents saw, with what they did drawn on."""
+    from trajgym.cli._frames import write_frames
+
+    write_frames(run, out, session, plain=plain)
+
+
+@app.command()
 def stats(run: RunPath) -> None:
     """Count sessions, outcomes, turns and tokens of a run."""
     from trajgym.cli._stats import show_stats

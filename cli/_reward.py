@@ -95,7 +95,7 @@ def export_run(
 ) -> ExportReport:
     """Export a run with the values of some derivers."""
     values = [derive(run, deriver) for deriver in derivers]
-    return export(to, run.sessions(), run.groups(), out, values=values, **options)
+    return export(to, run.sessions(), run.groups(), out, values=values, blobs=run.blob, **options)
 
 
 def run_export(

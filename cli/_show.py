@@ -11,15 +11,15 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from trajgym.trajectory import InvalidInput, Run, text_of, tool_calls_of
+from trajgym.trajectory import InvalidInput, Run, blob_hashes, text_of, tool_calls_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from rich.console import RenderableType
 
-    from trajgym.trajectory import Attempt, Message, SessionTree, Turn
+    from trajgym.trajectory import Attempt, ImageRef, Message, SessionTree, Turn
 
 __all__ = ["find_session", "print_run", "show_run", "show_session", "status_text"]
 
@@ -82,6 +82,7 @@ def show_session(path: Path, session: str, *, full: bool) -> None:
     with Run(path) as run:
         tree = run.session(find_session(run, session))
         derived = _values(run.derived(tree.record.id))
+        pictures = _pictures(run, tree)
     for line in _head(tree):
         console.print(line)
     shown: set[int] = set()
@@ -96,6 +97,8 @@ def show_session(path: Path, session: str, *, full: bool) -> None:
     for turn in tree.turns:
         if turn.index not in shown:
             console.print(_turn(turn, derived, full=full))
+    for text in pictures:
+        console.print(text, highlight=False, soft_wrap=True)
 
 
 def find_session(run: Run, start: str) -> str:
@@ -151,6 +154,43 @@ def _turn(turn: Turn, derived: dict[str, dict[int, str]], *, full: bool) -> Rend
     return Panel(
         Group(*parts), title=_title(turn, derived), title_align="left", border_style="blue"
     )
+
+
+def _pictures(run: Run, tree: SessionTree) -> list[Text]:
+    """Return a line for each image: where it was shown, what it is, and the ids that stand for it.
+
+    Ids are counted over the whole prompt of the first turn that saw it.
+    """
+    lines: list[Text] = []
+    for turn in tree.turns:
+        base = tree.base(turn)
+        new = turn.context if base is None else [*base.observation, *turn.context]
+        held = {image.blob: image for image in tree.images(turn)} if turn.exact else {}
+        lines += [
+            _picture(run, blob, f"seen by turn {turn.index}", held) for blob in blob_hashes(new)
+        ]
+    for attempt in tree.attempts:
+        last = None if attempt.leaf is None else tree.turns[attempt.leaf]
+        for blob in blob_hashes(last.observation if last else ()):
+            lines.append(_picture(run, blob, "after the last turn", {}))
+    if lines:
+        lines.append(
+            Text(f"write them: trajgym frames {run.path} {tree.record.id} --out DIR", style="dim")
+        )
+    return lines
+
+
+def _picture(run: Run, name: str, where: str, held: Mapping[str, ImageRef]) -> Text:
+    text = Text.assemble(("▣ ", "cyan"), f"image {name[:12]}  {where}")
+    try:
+        data, media_type = run.blob(name)
+        text.append(f"  {media_type}, {len(data)} bytes", style="dim")
+    except InvalidInput:
+        text.append("  its bytes are not in this run", style="red")
+    if name in held:
+        ref = held[name]
+        text.append(f"  ids {ref.start} to {ref.end - 1} by {ref.processor}", style="dim")
+    return text
 
 
 def _message(message: Message, *, full: bool, style: str = "") -> Text:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Env", "Prompt", "Response", "Verdict"]
 
-Prompt: TypeAlias = "str | list[Message]"
-"""The first user message, or the whole opening conversation."""
+Prompt: TypeAlias = "str | list[Message] | ToolResult"
+"""The first user message (its text, or a result with text and images), or the whole opening
+conversation."""
 
 Response: TypeAlias = "str | ToolResult"
 Verdict: TypeAlias = "float | bool | Outcome"
@@ -57,6 +58,18 @@ class Env:
             raise InvalidInput(
                 f"{type(self).__name__} takes no configuration; got {sorted(config)}"
             )
+
+    @classmethod
+    def variant(cls, config: Mapping[str, Any]) -> type[Env]:  # noqa: ARG003
+        """Return the class that serves this configuration: for tools that a setting chooses.
+
+        It must be the same class for the same configuration, and take it. By default there is
+        only one.
+
+        Raises:
+            InvalidInput: the setting names no variant.
+        """
+        return cls
 
     @classmethod
     def load_tasks(cls, source: str) -> list[Task]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trajgym.envs._tools import Content, Tool
     from trajgym.trajectory import CallStatus
 
-__all__ = ["Execution", "Fault", "bound_text", "fault_of"]
+__all__ = ["Execution", "Fault", "bound_text", "content_parts", "fault_of"]
 
 
 class Fault(NamedTuple):
@@ -61,6 +61,20 @@ def bound_text(text: str, limit: int | None) -> str:
     left_out = len(data) - len(head) - len(tail)
     mark = f"\n[... {left_out} bytes left out ...]\n"
     return head.decode(errors="ignore") + mark + tail.decode(errors="ignore")
+
+
+def content_parts(
+    content: Content, keep_image: Callable[[Image], str], text_limit: int | None
+) -> str | list[dict[str, Any]]:
+    """Return what an environment answered as a message's content, texts bounded, images kept."""
+    if isinstance(content, str):
+        return bound_text(content, text_limit)
+    return [
+        image_part(keep_image(part))
+        if isinstance(part, Image)
+        else {"type": "text", "text": bound_text(part, text_limit)}
+        for part in content
+    ]
 
 
 @dataclass(slots=True)
@@ -201,14 +215,7 @@ class Execution:
         self.signals.update(result.signals)
 
     def _content(self, content: Content) -> str | list[dict[str, Any]]:
-        if isinstance(content, str):
-            return bound_text(content, self.text_limit)
-        return [
-            image_part(self.keep_image(part))
-            if isinstance(part, Image)
-            else {"type": "text", "text": bound_text(part, self.text_limit)}
-            for part in content
-        ]
+        return content_parts(content, self.keep_image, self.text_limit)
 
 
 def _concurrent(tools: Any, call: dict[str, Any]) -> bool:

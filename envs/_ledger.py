@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -24,11 +26,13 @@ from trajgym.trajectory import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trajgym.envs._reply import Sampled
     from trajgym.envs._tools import Image
-    from trajgym.trajectory import IntArray, Store
+    from trajgym.trajectory import ImageRef, IntArray, Store
 
-__all__ = ["Ledger", "Taken", "TokenTail", "as_reply", "usage_of"]
+__all__ = ["Ledger", "Taken", "TokenTail", "as_reply", "tail_of", "usage_of"]
 
 
 @dataclass(slots=True)
@@ -102,8 +106,15 @@ class Taken(NamedTuple):
     tokens: TurnTokens
     sequence: IntArray
     """int32 ``[S]``: the whole prompt and response."""
+    images: tuple[ImageRef, ...]
+    """The images in it."""
     broken: bool
     """The prompt does not start with the last turn's sequence: the edge is a rewrite."""
+
+    @property
+    def tail(self) -> TokenTail:
+        """What the next turn's prompt is compared with."""
+        return TokenTail(self.sequence, self.images)
 
 
 @dataclass(slots=True)
@@ -113,9 +124,11 @@ class TokenTail:
     Args:
         ids: prompt and response of the last turn; None before the first exact turn and after a
             text turn.
+        images: the images among them.
     """
 
     ids: IntArray | None = None
+    images: tuple[ImageRef, ...] = ()
 
     def take(self, sampled: Sampled) -> Taken:
         """Return the delta to the last turn.
@@ -130,10 +143,13 @@ class TokenTail:
             if prompt.size >= tail.size and np.array_equal(prompt[: tail.size], tail):
                 kept = tail.size
             else:
-                broken = True
                 shared = min(prompt.size, tail.size)
                 different = np.nonzero(prompt[:shared] != tail[:shared])[0]
                 kept = int(different[0]) if different.size else shared
+            if sampled.images or self.images:
+                # Placeholders are the same ids whatever the picture.
+                kept = min(kept, _same_images(self.images, sampled.images))
+            broken = kept < tail.size
         tokens = TurnTokens(
             prompt_kept=kept,
             prompt_ids=prompt[kept:],
@@ -141,8 +157,25 @@ class TokenTail:
             logprobs=sampled.logprobs,  # type: ignore[arg-type]
             segments=sampled.segments,
             spans=sampled.spans,
+            images=tuple(i.moved(-kept) for i in sampled.images if i.start >= kept),
         )
-        return Taken(tokens, np.concatenate([prompt, tokens.response_ids]), broken)
+        sequence = np.concatenate([prompt, tokens.response_ids])
+        return Taken(tokens, sequence, sampled.images, broken)
+
+
+def tail_of(tree: SessionTree, turn: Turn) -> TokenTail:
+    """Return the tail after a recorded turn."""
+    if not turn.exact:
+        return TokenTail()
+    return TokenTail(tree.sequence(turn), tuple(tree.images(turn)))
+
+
+def _same_images(before: Sequence[ImageRef], now: Sequence[ImageRef]) -> int:
+    """Return how many leading ids show the same images in both."""
+    for one, other in zip_longest(before, now):
+        if one != other:
+            return min(image.start for image in (one, other) if image is not None)
+    return sys.maxsize
 
 
 def as_reply(given: Reply | Message | str | object, turn: int) -> Reply:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from trajgym.trajectory import (
         FloatArray,
+        ImageRef,
         IntArray,
         Message,
         Sampling,
@@ -31,6 +32,7 @@ class Sampled:
         logprobs: float32 ``[N]``, 0.0 on inserted ids.
         segments: runs over the response, see :class:`trajgym.trajectory.Segment`.
         spans: tool calls, reasoning and the like over the response.
+        images: the images in the prompt, in order, over all of its ids.
     """
 
     prompt_ids: IntArray | Sequence[int]
@@ -38,6 +40,7 @@ class Sampled:
     logprobs: FloatArray | Sequence[float]
     segments: tuple[Segment, ...]
     spans: tuple[Span, ...] = ()
+    images: tuple[ImageRef, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from trajgym.envs._clock import OutOfTime
 from trajgym.envs._errors import ForkDiverged, SessionEnded, Unforkable
-from trajgym.envs._execute import Execution, Fault, fault_of
-from trajgym.envs._ledger import Ledger, TokenTail, as_reply, usage_of
+from trajgym.envs._execute import Execution, Fault, content_parts, fault_of
+from trajgym.envs._ledger import Ledger, TokenTail, as_reply, tail_of, usage_of
 from trajgym.envs._meter import Meter
 from trajgym.envs._threads import Worker, finish_despite_cancel
-from trajgym.envs._tools import tools_of
+from trajgym.envs._tools import ToolResult, tools_of
 from trajgym.envs._verdict import as_outcome
 from trajgym.trajectory import (
     InvalidInput,
@@ -306,13 +306,16 @@ class Session:
             turn: index of the turn after which to fork; None forks before the first turn.
 
         Raises:
-            Unforkable: the environment says so, or the turn ended the episode.
+            Unforkable: the environment says so, the task does (``"replayable": false`` in its
+                data), or the turn ended the episode.
             ForkDiverged: the replay saw something else than what was recorded.
             InvalidInput: the turn is not part of this attempt.
         """
         shared = self._shared_turns(turn)
         if not self.spec.resolve().forkable:
             raise Unforkable(f"environment {self.spec.id!r} declares that it can't be forked")
+        if self.task.data.get("replayable") is False:
+            raise Unforkable(f"task {self.task.id!r} declares that it can't be replayed")
         if shared and shared[-1].done:
             raise Unforkable(f"turn {turn} ended the episode: fork an earlier one")
         rival = Session.__new__(Session)
@@ -396,7 +399,10 @@ class Session:
         env.labels = {"session": self.id, **self.record.labels}
         env.remaining = self._meter.remaining()
         opening = await self._worker.call(env.reset, self.task, self.record.seed)
-        if isinstance(opening, str):
+        if isinstance(opening, ToolResult):
+            keep, limit = self._ledger.keep_image, self.budgets.observation_bytes
+            opening = [{"role": "user", "content": content_parts(opening.content, keep, limit)}]
+        elif isinstance(opening, str):
             opening = [{"role": "user", "content": opening}]
         if not isinstance(opening, list) or not opening:
             raise TypeError(
@@ -443,7 +449,7 @@ class Session:
         if self.snapshot_every and not run.ended:
             await self._snapshot(env, turn, run)
         await self._ledger.append(turn)
-        self._advance(turn, None if taken is None else taken.sequence)
+        self._advance(turn, TokenTail() if taken is None else taken.tail)
         self._attempt.leaf = turn.index
         await self._end_if_over(run)
         return StepResult(turn.observation, turn.reward, self.done)
@@ -488,11 +494,11 @@ class Session:
         kept = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(seen), len(before)))
         return rewritten, kept, seen[kept:]
 
-    def _advance(self, turn: Turn, sequence: IntArray | None) -> None:
+    def _advance(self, turn: Turn, tail: TokenTail) -> None:
         kept = self._conversation[: turn.kept] if self._turns else []
         self._conversation = [*kept, *turn.context, turn.message, *turn.observation]
         self._turns.append(turn)
-        self._tail = TokenTail(sequence)
+        self._tail = tail
         self._meter.count(turn)
         self._asked_at = 0.0
 
@@ -559,7 +565,7 @@ class Session:
         for position, turn in enumerate(shared):
             if position > start:
                 await self._repeat(env, turn)
-            self._advance(turn, tree.sequence(turn) if turn.exact else None)
+            self._advance(turn, tail_of(tree, turn))
 
     async def _reopen(self, env: Env, snapshot: str | None) -> None:
         if snapshot is not None:

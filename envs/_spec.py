@@ -35,10 +35,11 @@ class EnvSpec(BaseModel):
     config: dict[str, JsonValue] = Field(default_factory=dict)
 
     def resolve(self) -> type[Env]:
-        """Return the environment class.
+        """Return the environment class for this configuration.
 
         Raises:
             UnknownEnv: nothing of that id can be imported.
+            InvalidInput: the configuration asks for a variant that is none.
         """
         from importlib import metadata
 
@@ -53,7 +54,7 @@ class EnvSpec(BaseModel):
                 f"no environment {self.id!r}; known: {', '.join(registered()) or 'none'}. "
                 "Register one with trajgym.envs.register, or write package.module:Class",
             )
-        return found
+        return found.variant(self.config)
 
     def make(self) -> Env:
         """Build an instance.

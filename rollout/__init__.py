@@ -16,7 +16,7 @@ from trajgym.rollout._certificate import (
 from trajgym.rollout._certificate_judge import CertificateCase, CertificateJudge
 from trajgym.rollout._collect import CollectReport, collect
 from trajgym.rollout._drive import derive_seed, drive, run_session
-from trajgym.rollout._engine import Generation, TokenEngine
+from trajgym.rollout._engine import Generation, ShownImage, TokenEngine
 from trajgym.rollout._expansion import (
     EntropyExpansion,
     Expansion,
@@ -26,6 +26,7 @@ from trajgym.rollout._expansion import (
 from trajgym.rollout._fake_engine import FakeCall, FakeEngine, Fault
 from trajgym.rollout._hint_judge import HintJudge
 from trajgym.rollout._local import LocalEngine, LocalPolicy
+from trajgym.rollout._local_vision import LocalVisionEngine
 from trajgym.rollout._openai import OpenAIPolicy
 from trajgym.rollout._packaged import PackagedRenderer, renderer_for
 from trajgym.rollout._policy import (
@@ -36,6 +37,7 @@ from trajgym.rollout._policy import (
     PolicyRequest,
     PolicyUnavailable,
 )
+from trajgym.rollout._processor import open_image, pixels_of, processor_name
 from trajgym.rollout._renderer import Parsed, Renderer
 from trajgym.rollout._retry import Retry
 from trajgym.rollout._runner import Progress, Runner, SealedGroup, group_id
@@ -43,6 +45,7 @@ from trajgym.rollout._scripted import ScriptedPolicy, call, say
 from trajgym.rollout._smollm2 import LoadedModel, find_smollm2, load_smollm2, save_smollm2
 from trajgym.rollout._template import TemplateRenderer
 from trajgym.rollout._token_policy import TokenPolicy
+from trajgym.rollout._vision import VisionRenderer
 from trajgym.rollout._vllm import VersionSource, VLLMEngine
 from trajgym.rollout._vote_judge import VoteJudge, majority
 
@@ -69,6 +72,7 @@ __all__ = [
     "LoadedModel",
     "LocalEngine",
     "LocalPolicy",
+    "LocalVisionEngine",
     "OpenAIPolicy",
     "PackagedRenderer",
     "Parsed",
@@ -85,6 +89,7 @@ __all__ = [
     "Runner",
     "ScriptedPolicy",
     "SealedGroup",
+    "ShownImage",
     "SurprisalExpansion",
     "TemplateRenderer",
     "TokenEngine",
@@ -94,6 +99,7 @@ __all__ = [
     "TreeExpansion",
     "VLLMEngine",
     "VersionSource",
+    "VisionRenderer",
     "VoteJudge",
     "annotate",
     "call",
@@ -105,6 +111,9 @@ __all__ = [
     "group_id",
     "load_smollm2",
     "majority",
+    "open_image",
+    "pixels_of",
+    "processor_name",
     "renderer_for",
     "run_session",
     "save_smollm2",

@@ -6,14 +6,17 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from trajgym.rollout._image_spans import find_images
 from trajgym.rollout._parsing import Markers
+from trajgym.rollout._prepare import IMAGE
 from trajgym.rollout._text_renderer import ChatCodec, TextRenderer
 from trajgym.rollout._tool_text import write_call
+from trajgym.trajectory import blob_hashes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trajgym.trajectory import Message, ToolSchema
+    from trajgym.trajectory import ImageRef, IntArray, Message, ToolSchema
 
 __all__ = ["ByteRenderer"]
 
@@ -27,10 +30,12 @@ _SPECIALS = (
     "</think>",
     "<tool_call>",
     "</tool_call>",
+    "<|image|>",
 )
 _FIRST = 256
 _IDS = {text: _FIRST + i for i, text in enumerate(_SPECIALS)}
-_SPLIT = re.compile("(" + "|".join(re.escape(text) for text in _SPECIALS) + ")")
+_MARKED = f"{IMAGE}[^{IMAGE}]*{IMAGE}"
+_SPLIT = re.compile("(" + "|".join([*(re.escape(text) for text in _SPECIALS), _MARKED]) + ")")
 
 
 class _ByteCodec(ChatCodec):
@@ -44,7 +49,10 @@ class _ByteCodec(ChatCodec):
         ids: list[int] = []
         for part in _SPLIT.split(text):
             special = _IDS.get(part)
-            ids.extend(part.encode("utf-8", "replace") if special is None else (special,))
+            if part.startswith(IMAGE):
+                ids.extend(_image_ids(part.strip(IMAGE)))
+            else:
+                ids.extend(part.encode("utf-8", "replace") if special is None else (special,))
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -72,6 +80,11 @@ class _ByteCodec(ChatCodec):
         return "".join([*pieces, "<|assistant|>" if open_turn else ""])
 
 
+def _image_ids(blob: str) -> list[int]:
+    """Return the placeholders of an image: four to seven, by its hash."""
+    return [_IDS["<|image|>"]] * (4 + sum(blob.encode()) % 4)
+
+
 def _system(tools: Sequence[ToolSchema]) -> str:
     schemas = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     return f"<|system|>Tools:\n{schemas}<|end|>"
@@ -90,11 +103,12 @@ def _speech(message: Message, *, think: bool) -> str:
 
 
 class ByteRenderer(TextRenderer):
-    """Renders UTF-8 bytes (ids 0-255) and nine special ids (256-264).
+    """Renders UTF-8 bytes (ids 0-255) and ten special ids (256-265).
 
     It has roles, tools, tool calls and reasoning, so that environments, adapters and policies can
     be tried without a model. Each message is ``<|role|>content<|end|>``; calls are written in the
-    hermes dialect, reasoning between ``<think>`` and ``</think>``.
+    hermes dialect, reasoning between ``<think>`` and ``</think>``. An image is four to seven
+    placeholders, as its hash wants it.
 
     Args:
         strip_reasoning: leave out the reasoning of turns before the last user message, as many
@@ -102,12 +116,26 @@ class ByteRenderer(TextRenderer):
     """
 
     vocab_size = _FIRST + len(_SPECIALS)
+    placeholder_ids = frozenset({_IDS["<|image|>"]})
 
     def __init__(self, *, strip_reasoning: bool = False) -> None:
         super().__init__(
             _ByteCodec(strip_reasoning=strip_reasoning),
             markers=Markers("<think>", "</think>"),
             reasoning_close="</think>",
+            images=True,
+        )
+
+    def images_in(
+        self, prompt_ids: IntArray | Sequence[int], messages: Sequence[Message]
+    ) -> tuple[ImageRef, ...]:
+        """See :meth:`Renderer.images_in`."""
+        return find_images(
+            prompt_ids,  # type: ignore[arg-type]
+            blob_hashes(messages),
+            ids_of=_image_ids,
+            placeholder_ids=self.placeholder_ids,
+            processor="bytes",
         )
 
     def decode(self, ids: Sequence[int]) -> str:

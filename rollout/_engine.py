@@ -10,9 +10,9 @@ from trajgym.rollout._policy import PolicyRejected
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from trajgym.trajectory import IntArray, Sampling, Segment
+    from trajgym.trajectory import ImageRef, IntArray, Sampling, Segment
 
-__all__ = ["Generation", "TokenEngine"]
+__all__ = ["Generation", "ShownImage", "TokenEngine"]
 
 
 class Generation(NamedTuple):
@@ -26,6 +26,14 @@ class Generation(NamedTuple):
     """Runs of policy versions over the ids; one run unless weights changed meanwhile."""
     finish: Literal["stop", "length", "abort"]
     paused_seconds: float = 0.0
+
+
+class ShownImage(NamedTuple):
+    """An image for an engine: where its placeholders stand in the prompt, and its bytes."""
+
+    ref: ImageRef
+    data: bytes
+    """The encoded image, as it was given (PNG, JPEG, ...)."""
 
 
 class TokenEngine(ABC):
@@ -59,6 +67,39 @@ class TokenEngine(ABC):
         Raises:
             trajgym.rollout.PolicyError: the engine gave no answer.
         """
+
+    async def generate_seeing(
+        self,
+        prompt_ids: IntArray | Sequence[int],
+        images: Sequence[ShownImage],
+        *,
+        sampling: Sampling,
+        max_tokens: int,
+        stop_ids: Collection[int],
+        session: str = "",
+    ) -> Generation:
+        """Sample after a prompt with images; else like :meth:`generate`.
+
+        Optional. An engine that can't refuses, so that nothing is sampled from placeholders
+        without their pixels.
+
+        Args:
+            prompt_ids: ``[P]`` ids, each image as its placeholders.
+            images: every image of the prompt, in order.
+            sampling: see :meth:`generate`.
+            max_tokens: see :meth:`generate`.
+            stop_ids: see :meth:`generate`.
+            session: see :meth:`generate`.
+
+        Raises:
+            PolicyRejected: this engine takes no images.
+            trajgym.rollout.PolicyError: the engine gave no answer.
+        """
+        del prompt_ids, sampling, max_tokens, stop_ids, session
+        raise PolicyRejected(
+            f"engine {self.name!r} takes no images, and the prompt shows {len(images)}: use an "
+            "engine with generate_seeing, such as LocalVisionEngine",
+        )
 
     async def score(
         self,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from trajgym.rollout._byte_renderer import ByteRenderer
-from trajgym.rollout._engine import Generation, TokenEngine
+from trajgym.rollout._engine import Generation, ShownImage, TokenEngine
 from trajgym.rollout._policy import PolicyError, PolicyGarbage, PolicyUnavailable
 from trajgym.trajectory import InvalidInput, Segment
 
@@ -185,6 +185,26 @@ class FakeEngine(TokenEngine):
             raise
         finally:
             self.running -= 1
+
+    async def generate_seeing(
+        self,
+        prompt_ids: IntArray | Sequence[int],
+        images: Sequence[ShownImage],
+        *,
+        sampling: Sampling,
+        max_tokens: int,
+        stop_ids: Collection[int],
+        session: str = "",
+    ) -> Generation:
+        """See :meth:`TokenEngine.generate_seeing`; it looks at no picture."""
+        del images
+        return await self.generate(
+            prompt_ids,
+            sampling=sampling,
+            max_tokens=max_tokens,
+            stop_ids=stop_ids,
+            session=session,
+        )
 
     async def score(
         self,

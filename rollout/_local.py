@@ -18,12 +18,12 @@ from trajgym.rollout._token_policy import TokenPolicy
 from trajgym.trajectory import InvalidInput, Sampling, Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from trajgym.trajectory import IntArray
 
-__all__ = ["LocalEngine", "LocalPolicy"]
+__all__ = ["LocalEngine", "LocalPolicy", "choose", "generator_of"]
 
 _CHUNK = 256
 """Prompt ids per forward pass: between two of them a call can be cancelled."""
@@ -93,15 +93,19 @@ class LocalEngine(TokenEngine):
         prompt = [int(i) for i in prompt_ids]
         if not prompt:
             raise InvalidInput("generate: the prompt is empty")
-        if self._closing.is_set():
-            raise PolicyUnavailable(f"engine {self.name!r} is closed")
         stop = threading.Event()
         job = _Job(prompt, sampling, max_tokens, frozenset(stop_ids), session, stop)
+        return await self._submit(self._run, job, stop=stop)
+
+    async def _submit(
+        self, run: Callable[[Any, float], Generation], job: Any, *, stop: threading.Event
+    ) -> Generation:
+        """Run a job in the engine's thread; ``stop`` is set when nobody waits for it any more."""
+        if self._closing.is_set():
+            raise PolicyUnavailable(f"engine {self.name!r} is closed")
         asked = time.monotonic()
         try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._thread, self._run, job, asked
-            )
+            return await asyncio.get_running_loop().run_in_executor(self._thread, run, job, asked)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self._closing.is_set() and not (task and task.cancelling()):
@@ -148,18 +152,14 @@ class LocalEngine(TokenEngine):
         import torch
 
         paused = time.monotonic() - asked
-        generator = torch.Generator()
-        if job.sampling.seed is None:
-            generator.seed()
-        else:
-            generator.manual_seed(job.sampling.seed % 2**63)
+        generator = generator_of(job.sampling.seed)
         ids: list[int] = []
         logprobs: list[float] = []
         with torch.inference_mode():
             held = self._take(job.session, job.prompt)
             logits = self._forward(held, job.prompt[len(held.ids) :], job.stop)
             while logits is not None:
-                chosen, logprob = _choose(logits, job.sampling, generator)
+                chosen, logprob = choose(logits, job.sampling, generator)
                 ids.append(chosen)
                 logprobs.append(logprob)
                 if chosen in job.stop_ids or len(ids) >= job.max_tokens:
@@ -246,16 +246,33 @@ def _shared(a: list[int], b: list[int]) -> int:
     return min(len(a), len(b))
 
 
-def _choose(logits: Any, sampling: Sampling, generator: Any) -> tuple[int, float]:
-    """Sample one id; return it with its log-prob before any cut."""
+def generator_of(seed: int | None) -> Any:
+    """Return a random generator; a fresh one without a seed."""
+    import torch
+
+    generator = torch.Generator()
+    if seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(seed % 2**63)
+    return generator
+
+
+def choose(
+    logits: Any, sampling: Sampling, generator: Any, *, never: Sequence[int] = ()
+) -> tuple[int, float]:
+    """Sample one id, but none of ``never``; return it with its log-prob before any cut."""
     import torch
 
     temperature = 1.0 if sampling.temperature is None else sampling.temperature
     logprobs = torch.log_softmax(_tempered(logits, temperature), dim=-1)
+    possible = logprobs
+    if never:
+        possible = logprobs.index_fill(0, torch.tensor(never), float("-inf"))
     if temperature <= 0:
-        chosen = int(logprobs.argmax())
+        chosen = int(possible.argmax())
     else:
-        kept = _cut(logprobs, sampling).exp()
+        kept = _cut(possible, sampling).exp()
         chosen = int(torch.multinomial(kept, 1, generator=generator))
     return chosen, float(logprobs[chosen])
 

@@ -19,7 +19,7 @@ from trajgym.rollout._policy import (
     PolicyUnavailable,
 )
 from trajgym.rollout._retry import Retry
-from trajgym.trajectory import Sampling
+from trajgym.trajectory import Sampling, images_to_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,6 +44,8 @@ class OpenAIPolicy(Policy):
     interface (the API closes no reasoning); use a :class:`TokenPolicy` where it must hold.
     Time spent on failed tries and waits counts as paused.
 
+    Images go out as data URLs.
+
     Args:
         model: name of the model at the endpoint.
         base_url: of the endpoint; the SDK's default (``OPENAI_BASE_URL``) if None.
@@ -60,6 +62,8 @@ class OpenAIPolicy(Policy):
         session_header: header that carries the session's id, the sticky key of prefix caches.
         tokens_field: name of the token limit; older servers want ``max_tokens``.
         on_answer: called with each request and the SDK's answer, which has the completion's id.
+        tool_images: ``user`` sends the images of tool results in a user message after them (OpenAI
+            takes them nowhere else), ``tool`` leaves them where they are.
         name: recorded with each turn; ``openai:<model>`` if None.
     """
 
@@ -79,6 +83,7 @@ class OpenAIPolicy(Policy):
         session_header: str = "x-session-id",
         tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens",
         on_answer: Callable[[PolicyRequest, Any], object] | None = None,
+        tool_images: Literal["user", "tool"] = "user",
         name: str | None = None,
     ) -> None:
         import openai  # here, not in the first call: it takes most of a second
@@ -97,6 +102,7 @@ class OpenAIPolicy(Policy):
         self._session_header = session_header
         self._tokens_field = tokens_field
         self._on_answer = on_answer
+        self._tool_images = tool_images
         self._client: Any = None
 
     async def sample(self, request: PolicyRequest) -> Reply:
@@ -189,9 +195,12 @@ class OpenAIPolicy(Policy):
         extra = dict(self._extra_body)
         if sampling.top_k is not None:
             extra["top_k"] = sampling.top_k
+        messages = request.messages
+        if self._tool_images == "user":
+            messages = images_to_user(messages)
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": [_with_images(m, request.images) for m in request.messages],
+            "messages": [_with_images(m, request.images) for m in messages],
         }
         if request.tools:
             body["tools"] = list(request.tools)

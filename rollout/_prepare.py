@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from trajgym.rollout._policy import PolicyRejected
 from trajgym.rollout._tool_text import fold_calls
+from trajgym.trajectory import blob_hashes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from trajgym.rollout._parsing import Markers
     from trajgym.trajectory import Message, ToolSchema
 
-__all__ = ["SEAM", "Preparer", "describe_tools"]
+__all__ = ["IMAGE", "SEAM", "Preparer", "describe_tools"]
 
 SEAM = "\ufdd0"
 """Stands inside a special token's text where that text is data: ids are made apart on each side.
@@ -23,6 +24,9 @@ SEAM = "\ufdd0"
 Without it a tool's output that spells ``<|im_end|>`` would end the turn. (A code point that Unicode
 keeps out of all text.)
 """
+
+IMAGE = "\ufdd1"
+"""Stands on both sides of a stored image's hash where the text is to show that image."""
 
 
 def describe_tools(tools: Sequence[ToolSchema]) -> str:
@@ -51,6 +55,7 @@ class Preparer:
         native_reasoning: the template reads ``reasoning_content``; else it is put back into the
             content, between the markers.
         system_role: the template takes a system message; else it leads the first user message.
+        images: stored images are kept, as their hash between two ``IMAGE``; else refused.
     """
 
     specials: tuple[str, ...]
@@ -58,12 +63,14 @@ class Preparer:
     native_tools: bool
     native_reasoning: bool
     system_role: bool = True
+    images: bool = False
 
     def __call__(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> list[Message]:
         """Return new messages; those given are left alone.
 
         Raises:
-            PolicyRejected: a message holds an image.
+            PolicyRejected: a message holds something that is neither text nor, where they are
+                kept, a stored image.
         """
         ready = [self._one(message, i) for i, message in enumerate(messages)]
         if not self.native_tools:
@@ -77,11 +84,10 @@ class Preparer:
     def _one(self, message: Message, index: int) -> Message:
         out = dict(message)
         role = out["role"] = "system" if message["role"] == "developer" else message["role"]
-        content = _text(message, index)
         if role != "assistant":
-            out["content"] = self._defuse(content)
+            out["content"] = self._text(message, index, self._defuse)
             return out
-        out["content"] = self._defuse_speech(content)
+        out["content"] = self._text(message, index, self._defuse_speech)
         if calls := message.get("tool_calls"):
             out["tool_calls"] = [self._call(call) for call in calls]
         else:
@@ -110,8 +116,23 @@ class Preparer:
             "function": {**function, "arguments": self._defuse_speech(function["arguments"])},
         }
 
+    def _text(self, message: Message, index: int, defuse: Callable[[str], str]) -> str:
+        content = message.get("content")
+        if content is None or isinstance(content, str):
+            return defuse(content or "")
+        pieces: list[str] = []
+        for part in content:
+            blobs = list(blob_hashes([{"content": [part]}])) if self.images else []
+            if part.get("type") == "text":
+                pieces.append(defuse(str(part.get("text", ""))))
+            elif blobs:
+                pieces.append(f"{IMAGE}{blobs[0]}{IMAGE}")
+            else:
+                raise PolicyRejected(_unreadable(message, index, part, images=self.images))
+        return "".join(pieces)
+
     def _defuse(self, text: str, keep: tuple[str, ...] = ()) -> str:
-        text = text.replace(SEAM, "\ufffd")
+        text = text.replace(SEAM, "\ufffd").replace(IMAGE, "\ufffd")
         for special in self.specials:
             if special in text and special not in keep:
                 text = text.replace(special, special[0] + SEAM + special[1:])
@@ -122,17 +143,12 @@ class Preparer:
         return self._defuse(text, keep=self.markers or ())
 
 
-def _text(message: Message, index: int) -> str:
-    content = message.get("content")
-    if content is None or isinstance(content, str):
-        return content or ""
-    for part in content:
-        if part.get("type") != "text":
-            raise PolicyRejected(
-                f"message {index} ({message['role']}) holds a part of type {part.get('type')!r}: "
-                "this renderer is for text only; use a policy that takes images",
-            )
-    return "".join(str(part.get("text", "")) for part in content)
+def _unreadable(message: Message, index: int, part: dict[str, Any], *, images: bool) -> str:
+    what = "stored images (blob:<sha256>)" if images else "text only"
+    return (
+        f"message {index} ({message['role']}) holds a part of type {part.get('type')!r}: "
+        f"this renderer is for {what}; use a policy that takes it"
+    )
 
 
 def _with_values(call: dict[str, Any]) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from trajgym.trajectory import IntArray, Message, Span, ToolSchema
+    from trajgym.trajectory import ImageRef, IntArray, Message, Span, ToolSchema
 
 __all__ = ["Parsed", "Renderer"]
 
@@ -39,13 +39,36 @@ class Renderer(ABC):
     """Ids that open reasoning; empty if this model does not reason."""
     reasoning_close_ids: tuple[int, ...]
     """Ids that close reasoning that ran out of budget; empty if this model does not reason."""
+    placeholder_ids: frozenset[int] = frozenset()
+    """Ids that stand for pieces of images and for nothing else; empty if it reads text only."""
+
+    def showing(self, images: Mapping[str, bytes]) -> Renderer:
+        """Return this renderer, able to show these stored images where it can show any.
+
+        Args:
+            images: encoded images by their sha256 (hex).
+        """
+        del images
+        return self
+
+    def images_in(
+        self, prompt_ids: IntArray | Sequence[int], messages: Sequence[Message]
+    ) -> tuple[ImageRef, ...]:
+        """Return where the images of the messages stand in the ids that show them, in order.
+
+        Raises:
+            PolicyRejected: the ids do not show exactly these images.
+        """
+        del prompt_ids, messages
+        return ()
 
     @abstractmethod
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> list[int]:
         """Return the ids of a prompt that ends where the assistant's next turn begins.
 
         Raises:
-            PolicyRejected: the template refuses these messages, or they hold an image.
+            PolicyRejected: the template refuses these messages, or they hold an image that can't
+                be shown.
         """
 
     @abstractmethod

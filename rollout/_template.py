@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trajgym.rollout._tool_text import ToolFormat
     from trajgym.trajectory import Message, ToolSchema
 
-__all__ = ["TemplateRenderer"]
+__all__ = ["HFCodec", "TemplateRenderer"]
 
 _PROBE_TOOL = {
     "type": "function",
@@ -27,7 +27,14 @@ _PROBE_TOOL = {
 _TURN_ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>")
 
 
-class _HFCodec(ChatCodec):
+class HFCodec(ChatCodec):
+    """A transformers tokenizer and its chat template.
+
+    Args:
+        tokenizer: the tokenizer.
+        options: given to the template.
+    """
+
     def __init__(self, tokenizer: Any, options: Mapping[str, Any]) -> None:
         self._tokenizer = tokenizer
         self._options = dict(options)
@@ -92,12 +99,25 @@ class TemplateRenderer(TextRenderer):
         template_options: Mapping[str, Any] | None = None,
         stop_tokens: Sequence[str] = (),
     ) -> None:
-        source = _template_text(tokenizer)
-        codec = _HFCodec(tokenizer, template_options or {})
+        codec = HFCodec(tokenizer, template_options or {})
+        self._build(codec, _template_text(tokenizer), tool_format, markers, stop_tokens)
+
+    def _build(
+        self,
+        codec: HFCodec,
+        source: str,
+        tool_format: ToolFormat | None,
+        markers: tuple[str, str] | None,
+        stop_tokens: Sequence[str],
+        *,
+        images: bool = False,
+    ) -> None:
+        """Find out what the template can do, and set up."""
         found = tool_format or _dialect(source)
         thinks = Markers(*markers) if markers else _markers(source, codec)
         ends = [end for end in (*_TURN_ENDS, *stop_tokens) if end in codec.specials]
-        super().__init__(
+        TextRenderer.__init__(
+            self,
             codec,
             tool_format=found or "hermes",
             native_tools=found is not None and _takes_tools(codec),
@@ -105,6 +125,7 @@ class TemplateRenderer(TextRenderer):
             native_reasoning="reasoning_content" in source,
             system_role=_takes_system(codec),
             stop_tokens=ends,
+            images=images,
         )
 
 
@@ -131,12 +152,12 @@ def _dialect(source: str) -> ToolFormat | None:
     return None
 
 
-def _markers(source: str, codec: _HFCodec) -> Markers | None:
+def _markers(source: str, codec: HFCodec) -> Markers | None:
     known = "</think>" in source or "</think>" in codec.specials
     return Markers("<think>", "</think>") if known else None
 
 
-def _takes_tools(codec: _HFCodec) -> bool:
+def _takes_tools(codec: HFCodec) -> bool:
     try:
         text = codec.template([{"role": "user", "content": "a"}], [_PROBE_TOOL], open_turn=True)
     except PolicyRejected:
@@ -144,7 +165,7 @@ def _takes_tools(codec: _HFCodec) -> bool:
     return "qzx7_tool" in text
 
 
-def _takes_system(codec: _HFCodec) -> bool:
+def _takes_system(codec: HFCodec) -> bool:
     messages = [{"role": "system", "content": "QZX7"}, {"role": "user", "content": "a"}]
     try:
         return "QZX7" in codec.template(messages, (), open_turn=True)

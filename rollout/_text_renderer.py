@@ -74,6 +74,7 @@ class TextRenderer(Renderer):
         system_role: the template takes a system message.
         stop_tokens: texts of further special tokens that end a response.
         reasoning_close: text that closes reasoning which ran out of budget.
+        images: the codec shows stored images, see :class:`Preparer`.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class TextRenderer(Renderer):
         system_role: bool = True,
         stop_tokens: Sequence[str] = (),
         reasoning_close: str | None = None,
+        images: bool = False,
     ) -> None:
         self._codec = codec
         self._tool_format = tool_format
@@ -97,6 +99,7 @@ class TextRenderer(Renderer):
             native_tools=native_tools,
             native_reasoning=native_reasoning,
             system_role=system_role,
+            images=images,
         )
         self.opening_ids = tuple(self._encode(self._opening_text()))
         self._lead = self._find_lead()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
 from trajgym.envs import Reply, Sampled
+from trajgym.rollout._engine import ShownImage
 from trajgym.rollout._policy import Policy, PolicyGarbage, PolicyUnavailable
-from trajgym.trajectory import Sampling, Segment, Usage
+from trajgym.trajectory import Sampling, Segment, Usage, blob_hashes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +31,7 @@ _INSERTED = -1
 class _Prompt(NamedTuple):
     ids: list[int]
     context: list[Message] | None
+    images: tuple[ShownImage, ...] = ()
 
 
 class _Response:
@@ -132,18 +135,19 @@ class TokenPolicy(Policy):
 
     async def sample(self, request: PolicyRequest) -> Reply:
         """See :meth:`Policy.sample`."""
-        prompt = self._prompt(request)
+        prompt = await self._prompt_of(request)
         most = _least(self._max_tokens, request.limits.completion_tokens)
         sampling = dataclasses.replace(self._sampling, max_tokens=most, seed=request.seed)
-        response = await self._respond(prompt.ids, request, sampling, most)
+        response = await self._respond(prompt, request, sampling, most)
         if not response.ids:
             raise PolicyUnavailable(
                 f"{self.name}: the engine gave no token (finish {response.finish!r})"
             )
+        self._refuse_placeholders(response.ids)
         parsed = self.renderer.parse(response.ids, prompt.ids, request.tools)
         return Reply(
             message=parsed.message,
-            sampled=_sampled(prompt.ids, response, parsed),
+            sampled=_sampled(prompt, response, parsed),
             context=prompt.context,
             finish=parsed.finish if response.finish == "stop" else response.finish,
             usage=_usage(prompt.ids, response, parsed),
@@ -157,9 +161,33 @@ class TokenPolicy(Policy):
         """Close the engine."""
         await self.engine.close()
 
-    def _prompt(self, request: PolicyRequest) -> _Prompt:
+    async def _prompt_of(self, request: PolicyRequest) -> _Prompt:
+        blobs = list(blob_hashes(request.messages))
+        if not blobs:
+            return self._prompt(self.renderer, request)
+        renderer = self.renderer.showing(request.images)
+
+        def make() -> _Prompt:
+            prompt = self._prompt(renderer, request)
+            found = renderer.images_in(prompt.ids, prompt.context or request.messages)
+            images = tuple(ShownImage(ref, request.images[ref.blob]) for ref in found)
+            return prompt._replace(images=images)
+
+        return await asyncio.to_thread(make)  # decoding pictures takes its time
+
+    def _refuse_placeholders(self, response: list[int]) -> None:
+        """Refuse a response with ids that stand for pieces of an image: there are no pixels."""
+        wrong = self.renderer.placeholder_ids.intersection(response)
+        if wrong:
+            raise PolicyGarbage(
+                f"{self.name}: the model sampled an image's placeholder (id {min(wrong)}); no "
+                "trainer can take one without its pixels: suppress it in the engine",
+            )
+
+    @staticmethod
+    def _prompt(renderer: Renderer, request: PolicyRequest) -> _Prompt:
         if request.prefix_ids is not None:
-            ids = self.renderer.extend(
+            ids = renderer.extend(
                 request.prefix_ids,
                 request.messages,
                 request.tools,
@@ -167,20 +195,20 @@ class TokenPolicy(Policy):
             )
             if ids is not None:
                 return _Prompt(ids, None)
-        shown = self.renderer.shown(request.messages, request.tools)
-        return _Prompt(self.renderer.render(request.messages, request.tools), shown)
+        shown = renderer.shown(request.messages, request.tools)
+        return _Prompt(renderer.render(request.messages, request.tools), shown)
 
     async def _respond(
-        self, prompt: list[int], request: PolicyRequest, sampling: Sampling, most: int
+        self, prompt: _Prompt, request: PolicyRequest, sampling: Sampling, most: int
     ) -> _Response:
         response = _Response()
-        budget = self._reasoning_budget(request.limits, prompt, most)
+        budget = self._reasoning_budget(request.limits, prompt.ids, most)
         if budget is not None:
             if budget > 0:
                 await self._generate(prompt, response, budget, request, sampling)
             if response.finish != "length" or len(response.ids) >= most:
                 return response
-            close = self._closing(prompt, response.ids)
+            close = self._closing(prompt.ids, response.ids)
             if len(response.ids) + len(close) >= most:
                 return response
             if close:
@@ -207,16 +235,19 @@ class TokenPolicy(Policy):
 
     async def _generate(
         self,
-        prompt: list[int],
+        prompt: _Prompt,
         response: _Response,
         most: int,
         request: PolicyRequest,
         sampling: Sampling,
     ) -> None:
+        generate: Any = self.engine.generate
+        if prompt.images:
+            generate = partial(self.engine.generate_seeing, images=prompt.images)
         try:
             async with asyncio.timeout(self._timeout):
-                generation = await self.engine.generate(
-                    prompt + response.ids,
+                generation: Generation = await generate(
+                    prompt.ids + response.ids,
                     sampling=sampling,
                     max_tokens=most,
                     stop_ids=self.renderer.stop_ids,
@@ -234,13 +265,14 @@ def _least(most: int, limit: int | None) -> int:
     return max(1, most if limit is None else min(most, limit))
 
 
-def _sampled(prompt: list[int], response: _Response, parsed: Parsed) -> Sampled:
+def _sampled(prompt: _Prompt, response: _Response, parsed: Parsed) -> Sampled:
     return Sampled(
-        prompt_ids=np.array(prompt, dtype=np.int32),
+        prompt_ids=np.array(prompt.ids, dtype=np.int32),
         response_ids=np.array(response.ids, dtype=np.int32),
         logprobs=np.array(response.logprobs, dtype=np.float32),
         segments=tuple(response.segments),
         spans=parsed.spans,
+        images=tuple(image.ref for image in prompt.images),
     )
 
 

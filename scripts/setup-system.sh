@@ -22,3 +22,10 @@ fi
 
 scripts/docker-engine.sh
 scripts/base-image.sh
+# A Debian python3 has no pip: the environment that the tests run in does.
+if [ -x .venv/bin/python ]; then
+    PYTHON=${PYTHON:-$PWD/.venv/bin/python}
+    export PYTHON
+fi
+scripts/desktop-image.sh
+scripts/gui-image.sh

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,9 +23,20 @@ def blocks(page: Path, *kinds: str) -> list[str]:
 
 
 WITH_CODE = [page for page in PAGES if blocks(page, "python")]
+WITH_DOCKER = {"desktop.md"}
+"""Pages whose examples need a Docker engine; TRAJGYM_TEST_DOCKER=0 leaves them out."""
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
+def cases(pages: list[Path]) -> list[Any]:
+    off = os.environ.get("TRAJGYM_TEST_DOCKER") == "0"
+    marks = [pytest.mark.docker, pytest.mark.skipif(off, reason="TRAJGYM_TEST_DOCKER=0")]
+    return [
+        pytest.param(page, marks=marks if page.name in WITH_DOCKER else [], id=page.name)
+        for page in pages
+    ]
+
+
+@pytest.mark.parametrize("page", cases(WITH_CODE))
 def test_python_snippets_run_in_order(page: Path, tmp_path: Path) -> None:
     """The snippets of a page, one after the other, run as they stand."""
     code = "\n".join(blocks(page, "python"))
@@ -41,7 +53,7 @@ def commands(page: Path) -> list[str]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", cases(PAGES))
 def test_commands_of_a_page_run_in_order(page: Path, tmp_path: Path) -> None:
     """The trajgym commands of a page do what they say; what else it names exists."""
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))

@@ -14,6 +14,7 @@ PACKAGES = [
     "trajectory",
     "rewards",
     "envs",
+    "envs.gui",
     "envs.sandbox",
     "envs.search",
     "envs.swe",

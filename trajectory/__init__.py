@@ -21,6 +21,7 @@ from trajgym.trajectory._messages import (
     check_message,
     digest,
     image_part,
+    images_to_user,
     text_of,
     tool_calls_of,
 )
@@ -42,7 +43,6 @@ from trajgym.trajectory._records import (
 )
 from trajgym.trajectory._rows import (
     Dropped,
-    ImageRef,
     Rows,
     RowSpan,
     Stamp,
@@ -54,7 +54,7 @@ from trajgym.trajectory._rows import (
 )
 from trajgym.trajectory._run import Annotation, Blob, Run, SessionSummary
 from trajgym.trajectory._store import Ack, Store
-from trajgym.trajectory._tokens import FloatArray, IntArray, Segment, Span, TurnTokens
+from trajgym.trajectory._tokens import FloatArray, ImageRef, IntArray, Segment, Span, TurnTokens
 from trajgym.trajectory._tree import SessionTree
 
 __all__ = [
@@ -110,6 +110,7 @@ __all__ = [
     "check_store",
     "digest",
     "image_part",
+    "images_to_user",
     "replace_surrogates",
     "text_of",
     "tool_calls_of",

@@ -22,6 +22,7 @@ __all__ = [
     "check_message",
     "digest",
     "image_part",
+    "images_to_user",
     "text_of",
     "tool_calls_of",
 ]
@@ -124,6 +125,33 @@ def blob_hashes(messages: Sequence[Message]) -> Iterator[str]:
             url = part.get("image_url", {}).get("url", "") if isinstance(part, dict) else ""
             if url.startswith(_BLOB):
                 yield url[len(_BLOB) :]
+
+
+def images_to_user(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with the images of tool results in a user message after them.
+
+    OpenAI's chat endpoint and many chat templates take images from users only. Messages without
+    images in tool results are the same objects.
+    """
+    out: list[Message] = []
+    lifted: list[dict[str, Any]] = []
+    for message in messages:
+        if message.get("role") != "tool" and lifted:
+            out.append({"role": "user", "content": lifted})
+            lifted = []
+        content = message.get("content")
+        if message.get("role") != "tool" or not isinstance(content, list):
+            out.append(message)
+            continue
+        pictures = [part for part in content if part.get("type") == "image_url"]
+        rest = [part for part in content if part.get("type") != "image_url"]
+        if pictures:
+            message = {**message, "content": rest or ""}
+            lifted += pictures
+        out.append(message)
+    if lifted:
+        out.append({"role": "user", "content": lifted})
+    return out
 
 
 def digest(messages: Sequence[Message]) -> str:

@@ -12,18 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from trajgym.trajectory._errors import InvalidRow
+from trajgym.trajectory._messages import blob_hashes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from trajgym.trajectory._messages import Message
     from trajgym.trajectory._records import Attempt, Turn
-    from trajgym.trajectory._tokens import FloatArray, IntArray, TurnTokens
+    from trajgym.trajectory._tokens import FloatArray, ImageRef, IntArray, TurnTokens
     from trajgym.trajectory._tree import SessionTree
 
 __all__ = [
     "Dropped",
-    "ImageRef",
     "RowSpan",
     "Rows",
     "Stamp",
@@ -38,7 +38,11 @@ _LOGPROB_SLACK = 1e-3
 
 
 class UnsupportedModality(InvalidRow):
-    """An exact turn was shown an image or a sound whose token span is not recorded."""
+    """Images or sounds where they can't be trained on.
+
+    An exact turn was shown one whose tokens are not recorded, or a row with images is to go where
+    its pixels can't follow: placeholders without pixels must never train.
+    """
 
 
 class Stamp(NamedTuple):
@@ -48,15 +52,6 @@ class Stamp(NamedTuple):
     settings: dict[str, Any]
     group: str | None = None
     """The group whose statistics are in them."""
-
-
-class ImageRef(NamedTuple):
-    """An image in a row: the tokens ``[start, end)`` stand for blob ``blob`` (hex sha256)."""
-
-    start: int
-    end: int
-    blob: str
-    processor: str
 
 
 class RowSpan(NamedTuple):
@@ -102,7 +97,7 @@ class TrainingRow:
         advantage: float32 ``[T]`` or None; nonzero only on trained tokens.
         reward_stamp: which deriver made ``reward``; there if and only if ``reward`` is.
         advantage_stamp: the same for ``advantage``.
-        images: which token spans stand for which images.
+        images: which token spans stand for which images, in order; they are never trained.
         spans: the trained turns' tool calls, reasoning and the like, where values over spans go.
         weight: this row's share of its session's trained tokens; the rows of a session add up to
             1. A loss that averages per sequence multiplies each row's mean by it and divides by
@@ -168,7 +163,7 @@ def attempt_turns(tree: SessionTree, attempt: Attempt) -> list[int]:
     return sorted(turns)
 
 
-def build_rows(tree: SessionTree) -> Rows:
+def build_rows(tree: SessionTree, *, images: bool = False) -> Rows:
     """Return the training rows of a session's scored attempts.
 
     A turn goes on in its base's row if its prompt keeps the base's whole sequence, and starts a
@@ -177,14 +172,20 @@ def build_rows(tree: SessionTree) -> Rows:
     trained token. Attempts without a score (failed, interrupted, cancelled, running) and turns
     without a sampled token are named in ``dropped``.
 
+    Args:
+        tree: the session.
+        images: the caller hands over the pixels of ``row.images`` with each row. Without them
+            placeholders must not train: a session that shows images is then refused.
+
     Raises:
         InvalidRow: a turn of a scored attempt is a text turn.
-        UnsupportedModality: such a turn was shown something other than text.
+        UnsupportedModality: such a turn was shown images and ``images`` is False, other images
+            than its ids stand for, or something that is neither text nor image.
         InvalidSession: a token delta does not fit its base.
     """
     owners, dropped = _owners(tree)
     rows: list[TrainingRow] = []
-    for chain in _chains(tree, owners):
+    for chain in _chains(tree, owners, images=images):
         row = _assemble(tree, chain, owners[chain[-1].index])
         if row is not None:
             rows.append(row)
@@ -213,11 +214,12 @@ def _owners(tree: SessionTree) -> tuple[list[int], list[Dropped]]:
     return owners, dropped
 
 
-def _chains(tree: SessionTree, owners: list[int]) -> list[list[Turn]]:
+def _chains(tree: SessionTree, owners: list[int], *, images: bool) -> list[list[Turn]]:
     """Return the turns that share a row, for each row, in order of the rows' first turns."""
     chains: list[list[Turn]] = []
     ends_at: dict[int, list[Turn]] = {}
     sizes = [0] * len(tree.turns)
+    pictured: set[int] = set()
     for turn in tree.turns:
         index = turn.index
         if owners[index] < 0:
@@ -230,7 +232,9 @@ def _chains(tree: SessionTree, owners: list[int]) -> list[list[Turn]]:
                 "never re-tokenise text; export it as sft or preference data",
             )
         base = tree.base(turn)
-        _refuse_media(tree, turn, base)
+        if _shown_media(turn, base) or tokens.images or (base and base.index in pictured):
+            _check_media(tree, turn, allowed=images)
+            pictured.add(index)
         chain = None
         if base is not None and tokens.prompt_kept == sizes[base.index]:
             chain = ends_at.pop(base.index, None)
@@ -243,25 +247,54 @@ def _chains(tree: SessionTree, owners: list[int]) -> list[list[Turn]]:
     return chains
 
 
-def _refuse_media(tree: SessionTree, turn: Turn, base: Turn | None) -> None:
-    if turn.context:
-        _refuse_media_in(tree, turn, turn.context)
-    if base is not None and base.observation:
-        _refuse_media_in(tree, turn, base.observation)
+def _shown_media(turn: Turn, base: Turn | None) -> bool:
+    """Return whether something other than text was new to the policy at this turn."""
+    new = turn.context if base is None else [*base.observation, *turn.context]
+    return any(
+        part.get("type") != "text"
+        for message in new
+        if type(message.get("content")) is list
+        for part in message["content"]
+    )
 
 
-def _refuse_media_in(tree: SessionTree, turn: Turn, messages: Sequence[Message]) -> None:
+def _check_media(tree: SessionTree, turn: Turn, *, allowed: bool) -> None:
+    """Refuse a turn whose ids do not stand for exactly the images that its messages show."""
+    where = f"session {tree.record.id}: turn {turn.index}"
+    context = tree.context(turn)
+    for part in _media(context):
+        if part.get("type") != "image_url":
+            raise UnsupportedModality(
+                f"{where} was shown a {part.get('type')!r} part, which no row can hold; export the "
+                "session as sft or preference data",
+            )
+    shown, held = list(blob_hashes(context)), [image.blob for image in tree.images(turn)]
+    if len(shown) != sum(1 for _ in _media(context)) or (shown and not held):
+        raise UnsupportedModality(
+            f"{where} was shown an 'image_url' part; which ids stand for it is not recorded, so it "
+            "has no training row; sample with a VisionRenderer, or export the session as sft or "
+            "preference data",
+        )
+    if shown != held:
+        raise UnsupportedModality(
+            f"{where} was shown {len(shown)} images ({_short(shown)}), but its ids stand for "
+            f"{len(held)} ({_short(held)}): they must be the same, in the same order",
+        )
+    if held and not allowed:
+        raise UnsupportedModality(
+            f"{where} was shown {len(held)} images, and their pixels do not go along here: their "
+            "placeholders must not train without them",
+        )
+
+
+def _media(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
     for message in messages:
-        content = message.get("content")
-        if type(content) is not list:
-            continue
-        for part in content:
-            if part.get("type") != "text":
-                raise UnsupportedModality(
-                    f"session {tree.record.id}: turn {turn.index} was shown a "
-                    f"{part.get('type')!r} part; which ids stand for it is not recorded, so it "
-                    "has no training row; export the session as sft or preference data",
-                )
+        if type(message.get("content")) is list:
+            yield from (part for part in message["content"] if part.get("type") != "text")
+
+
+def _short(blobs: Sequence[str]) -> str:
+    return ", ".join(blob[:12] for blob in blobs[:4]) + (", ..." if len(blobs) > 4 else "")
 
 
 class _Run(NamedTuple):
@@ -278,11 +311,14 @@ def _assemble(tree: SessionTree, chain: list[Turn], attempt: int) -> TrainingRow
     pieces: list[IntArray] = []
     runs: list[tuple[_Run, FloatArray]] = []
     spans: list[RowSpan] = []
+    images: list[ImageRef] = []
     end = 0
     for turn in chain:
         tokens = turn.tokens
         assert tokens is not None
         prompt = tokens.prompt_ids if pieces else tree.prompt(turn)
+        if tokens.images or not pieces:
+            images += [i.moved(end) for i in tokens.images] if pieces else tree.images(turn)
         pieces += (prompt, tokens.response_ids)
         if tokens.spans:
             spans += _place_spans(tokens, turn.index, end + prompt.size)
@@ -313,6 +349,7 @@ def _assemble(tree: SessionTree, chain: list[Turn], attempt: int) -> TrainingRow
         version_low=low,
         version_high=high,
         turn_ids=turn_ids,
+        images=tuple(image for image in images if image.end <= size),
         spans=_cut_spans(spans, turns, size),
         temperature=temperature,
         logprob_mode=mode,
@@ -439,11 +476,18 @@ def _check_shapes(row: TrainingRow) -> None:
 def _check_ids(row: TrainingRow) -> None:
     _require(row.input_ids.min() >= 0, "input_ids holds a negative id")
     _require(np.isfinite(row.weight) and row.weight > 0, f"weight is {row.weight}; use (0, 1]")
+    end = 0
     for image in row.images:
         _require(
-            0 <= image.start < image.end <= len(row),
-            f"image {image.blob[:12]} spans [{image.start}, {image.end}) of {len(row)} tokens",
+            end <= image.start < image.end <= len(row),
+            f"image {image.blob[:12]} spans [{image.start}, {image.end}) of {len(row)} tokens, the "
+            f"image before it ends at {end}",
         )
+        _require(
+            not row.loss_mask[image.start : image.end].any(),
+            f"image {image.blob[:12]}: placeholders at [{image.start}, {image.end}) are trained",
+        )
+        end = image.end
 
 
 def _check_mask(row: TrainingRow) -> None:

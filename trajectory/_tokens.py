@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FloatArray",
+    "ImageRef",
     "IntArray",
     "Segment",
     "Span",
@@ -59,6 +60,21 @@ class Span(NamedTuple):
     """Which tool call, where ``kind`` is ``tool_call``."""
 
 
+class ImageRef(NamedTuple):
+    """An image: the ids ``[start, end)`` of a prompt or a row are its placeholders."""
+
+    start: int
+    end: int
+    blob: str
+    """sha256 (hex) of the image as it was given."""
+    processor: str
+    """Which processor, with which settings, decided how many ids these are."""
+
+    def moved(self, by: int) -> ImageRef:
+        """Return the same image ``by`` ids further on."""
+        return self._replace(start=self.start + by, end=self.end + by)
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class TurnTokens:
     """The ids of one exact turn, as a delta to the turn that it continues.
@@ -72,9 +88,12 @@ class TurnTokens:
             engine reported it; 0.0 on inserted ids.
         segments: runs over the response; their lengths sum to N.
         spans: tool calls, reasoning and the like over ``response_ids``.
+        images: the images among ``prompt_ids``, in order; those in the kept ids stand with the
+            turns that first showed them.
 
     Raises:
-        InvalidInput: lengths disagree, a sampled token has no finite log-prob or no version.
+        InvalidInput: lengths disagree, a sampled token has no finite log-prob or no version, or
+            images lie outside of the prompt or over each other.
     """
 
     prompt_kept: int
@@ -83,6 +102,7 @@ class TurnTokens:
     logprobs: FloatArray
     segments: tuple[Segment, ...]
     spans: tuple[Span, ...] = ()
+    images: tuple[ImageRef, ...] = ()
 
     def __post_init__(self) -> None:
         self.prompt_ids = _ids(self.prompt_ids, "prompt_ids")
@@ -103,6 +123,7 @@ class TurnTokens:
         for span in self.spans:
             if not 0 <= span.start < span.end <= n:
                 raise InvalidInput(f"tokens: span {span} lies outside the {n} response ids")
+        _check_images(self.images, self.prompt_ids.size)
 
     @property
     def sampled_mask(self) -> npt.NDArray[np.bool_]:
@@ -129,7 +150,7 @@ class TurnTokens:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TurnTokens:
         """Build from the JSON form that :meth:`to_json` gives."""
-        known = {"prompt_kept", "prompt_ids", "response_ids", "logprobs", "segments", "spans"}
+        known = {*_FIELDS, "spans", "images"}
         if unknown := sorted(set(data) - known):
             raise InvalidInput(f"tokens: unknown fields {unknown}")
         try:
@@ -140,12 +161,14 @@ class TurnTokens:
                 logprobs=data["logprobs"],
                 segments=tuple(Segment(*s) for s in data["segments"]),
                 spans=tuple(Span(*s) for s in data.get("spans", ())),
+                images=tuple(ImageRef(*s) for s in data.get("images", ())),
             )
         except (KeyError, TypeError) as error:
             raise InvalidInput(f"tokens: missing or malformed field: {error}") from error
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists and numbers; log-probs keep their exact float32 value."""
+        images = {"images": [list(s) for s in self.images]} if self.images else {}
         return {
             "prompt_kept": self.prompt_kept,
             "prompt_ids": self.prompt_ids.tolist(),
@@ -153,9 +176,11 @@ class TurnTokens:
             "logprobs": self.logprobs.tolist(),
             "segments": [list(s) for s in self.segments],
             "spans": [list(s) for s in self.spans],
+            **images,
         }
 
 
+_FIELDS = ("prompt_kept", "prompt_ids", "response_ids", "logprobs", "segments")
 _LOGPROB_SLACK = 1e-3
 """Engines round: a certain token can come back as a log-prob a hair above zero."""
 
@@ -187,20 +212,34 @@ def _check_segments(segments: Iterable[Segment], n: int) -> None:
         raise InvalidInput(f"tokens: segments cover {total} of {n} response ids")
 
 
-# The packed form: a header, the segments, the arrays as little-endian bytes, the spans as JSON.
+def _check_images(images: Iterable[ImageRef], size: int) -> None:
+    end = 0
+    for image in images:
+        if not end <= image.start < image.end <= size:
+            raise InvalidInput(
+                f"tokens: image {image.blob[:12]} at [{image.start}, {image.end}) lies outside the "
+                f"{size} new prompt ids, or over the image before it",
+            )
+        end = image.end
+
+
+# The packed form: a header, the segments, the arrays as little-endian bytes, then JSON: the spans,
+# or, in the second format, a pair of spans and images.
 _HEADER = struct.Struct("<BIIIHI")
 _SEGMENT = struct.Struct("<IiiB")
-_FORMAT = 1
+_TEXT, _WITH_IMAGES = 1, 2
 
 
 def pack_tokens(tokens: TurnTokens) -> bytes:
     """Return the bytes that the store keeps; :func:`unpack_tokens` reverses it exactly."""
-    spans = json.dumps(tokens.spans).encode() if tokens.spans else b""
+    form = _WITH_IMAGES if tokens.images else _TEXT
+    noted = (tokens.spans, tokens.images) if tokens.images else tokens.spans
+    spans = json.dumps(noted).encode() if noted else b""
     sizes = (tokens.prompt_ids.size, tokens.response_ids.size, len(tokens.segments), len(spans))
     arrays = (tokens.prompt_ids, tokens.response_ids, tokens.logprobs)
     return b"".join(
         [
-            _HEADER.pack(_FORMAT, tokens.prompt_kept, *sizes),
+            _HEADER.pack(form, tokens.prompt_kept, *sizes),
             *(_SEGMENT.pack(*s) for s in tokens.segments),
             *(a.astype(a.dtype.newbyteorder("<"), copy=False).tobytes() for a in arrays),
             spans,
@@ -218,8 +257,8 @@ def unpack_tokens(data: bytes) -> TurnTokens:
         version, kept, n_prompt, n_response, n_segments, n_spans = _HEADER.unpack_from(data)
     except struct.error as error:
         raise InvalidInput(f"tokens: packed turn is damaged: {error}") from error
-    if version != _FORMAT:
-        raise InvalidInput(f"tokens: packed format {version}; this library reads {_FORMAT}")
+    if version not in {_TEXT, _WITH_IMAGES}:
+        raise InvalidInput(f"tokens: packed format {version}; this library reads {_WITH_IMAGES}")
     ids = _HEADER.size + n_segments * _SEGMENT.size
     spans = ids + 4 * n_prompt + 8 * n_response
     if len(data) != spans + n_spans:
@@ -234,5 +273,8 @@ def unpack_tokens(data: bytes) -> TurnTokens:
         Segment(length, low, high, bool(sampled))
         for length, low, high, sampled in _SEGMENT.iter_unpack(data[_HEADER.size : ids])
     )
-    tokens.spans = tuple(Span(*s) for s in json.loads(data[spans:])) if n_spans else ()
+    noted: list[Any] = json.loads(data[spans:]) if n_spans else []
+    named, images = noted if version == _WITH_IMAGES else (noted, [])
+    tokens.spans = tuple(Span(*s) for s in named)
+    tokens.images = tuple(ImageRef(*s) for s in images)
     return tokens

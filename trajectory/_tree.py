@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from trajgym.trajectory._messages import Message
-    from trajgym.trajectory._tokens import IntArray
+    from trajgym.trajectory._tokens import ImageRef, IntArray
 
 __all__ = ["SessionTree"]
 
@@ -137,6 +137,19 @@ class SessionTree:
         prompt = self.prompt(turn)
         assert turn.tokens is not None
         return np.concatenate([prompt, turn.tokens.response_ids])
+
+    def images(self, turn: Turn) -> list[ImageRef]:
+        """Return the images that the engine was given at this exact turn, over its whole prompt."""
+        found: list[ImageRef] = []
+        limit: int | None = None
+        current: Turn | None = turn
+        while current is not None and (tokens := current.tokens) is not None:
+            kept = tokens.prompt_kept
+            own = [image.moved(kept) for image in tokens.images]
+            found[:0] = [image for image in own if limit is None or image.end <= limit]
+            limit = kept if limit is None else min(kept, limit)
+            current = self.base(current) if limit else None
+        return found
 
     def path(self, turn: Turn) -> list[Turn]:
         """Return the trajectory that ends at ``turn``: root first."""

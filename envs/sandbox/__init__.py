@@ -32,6 +32,7 @@ from trajgym.envs.sandbox._find import (
 from trajgym.envs.sandbox._pool import WarmPool
 from trajgym.envs.sandbox._processes import Process
 from trajgym.envs.sandbox._shell import Shell
+from trajgym.envs.sandbox._stream import Stream
 from trajgym.envs.sandbox._trees import FileEntry
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "Shell",
     "Snapshot",
     "SnapshotFailed",
+    "Stream",
     "WarmPool",
     "check_sandbox",
     "clean_sandboxes",

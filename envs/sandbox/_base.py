@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from trajgym.envs.sandbox._shell import Shell
+    from trajgym.envs.sandbox._stream import Stream
     from trajgym.envs.sandbox._trees import FileEntry
 
 __all__ = [
@@ -152,6 +153,31 @@ class Sandbox(ABC):
         Raises:
             InvalidInput: a shell of this name is open, or a variable has no proper name.
             SandboxError: there is no such program inside.
+            SandboxDied: the sandbox is gone.
+        """
+
+    @abstractmethod
+    async def stream(
+        self,
+        command: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        limit: int = 64 * MIB,
+    ) -> Stream:
+        """Start a program that goes on running and speaks in lines over stdin and stdout.
+
+        It sees no end of its stdin before the stream is closed. Forks and snapshots leave it out.
+
+        Args:
+            command: an argument vector. A program that can't be started has ended at once.
+            cwd: directory inside the sandbox; the spec's ``workdir`` if None.
+            env: variables added to the spec's.
+            limit: bytes of output that may wait to be read.
+
+        Raises:
+            InvalidInput: the vector is empty, or a variable has no proper name.
+            SandboxError: the program did not begin in time.
             SandboxDied: the sandbox is gone.
         """
 

@@ -15,6 +15,7 @@ from trajgym.envs.sandbox._disk import DiskWatch
 from trajgym.envs.sandbox._errors import SandboxDied, SandboxFileError
 from trajgym.envs.sandbox._protocol import is_name
 from trajgym.envs.sandbox._shell import Shell, ShellPort, ShellState
+from trajgym.envs.sandbox._stream import Stream
 from trajgym.envs.sandbox._trees import (
     LIST_FILES,
     PACK,
@@ -208,6 +209,25 @@ class CommandSandbox(Sandbox):
             self.shells.pop(name, None)
             await made.close()
             raise
+        return made
+
+    async def stream(
+        self,
+        command: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        limit: int = 64 * MIB,
+    ) -> Stream:
+        """See :meth:`Sandbox.stream`."""
+        if self._closed:
+            raise SandboxDied(f"sandbox {self.id} is closed; start another one")
+        words, variables = _vector(list(command)), dict(env or {})
+        where = posixpath.join(self.spec.workdir, cwd or "")
+        if refusal := _refusal([*words, where], variables):
+            raise InvalidInput(f"stream: {refusal}")
+        made = Stream(await self._open_port("/bin/sh", variables), limit)
+        await made.begin(words, where, timeout=FILE_SECONDS)
         return made
 
     @abstractmethod

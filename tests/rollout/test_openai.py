@@ -102,6 +102,22 @@ async def test_images_are_sent_as_data() -> None:
     assert messages == [{"role": "user", "content": [image_part(blob)]}]
 
 
+@pytest.mark.parametrize(("place", "roles"), [("user", ["tool", "user"]), ("tool", ["tool"])])
+async def test_images_of_tools_go_where_the_endpoint_takes_them(
+    place: Any, roles: list[str]
+) -> None:
+    """By default a tool's screenshot follows in a user message, as OpenAI's endpoint wants it."""
+    blob = "ab" * 32
+    text = {"type": "text", "text": "clicked"}
+    result = {"role": "tool", "tool_call_id": "c", "content": [text, image_part(blob)]}
+    async with asking(completion(said()), tool_images=place) as (asked, server):
+        await asked.sample(request(messages=[USER, result], images={blob: b"\xff\xd8\xff"}))
+    sent = server.requests[0]["messages"][1:]
+    assert [message["role"] for message in sent] == roles
+    assert sent[0]["content"][0] == text
+    assert sent[-1]["content"][-1]["image_url"]["url"].startswith("data:image/jpeg;base64,")
+
+
 @pytest.mark.parametrize(
     "bad",
     [

@@ -314,7 +314,7 @@ def test_an_image_is_refused_by_name() -> None:
     """A renderer for text says which message it can't show instead of dropping the image."""
     message = {"role": "user", "content": [{"type": "text", "text": "x"}, image_part("ab" * 32)]}
     with pytest.raises(PolicyRejected, match=r"message 0 \(user\) holds a part of type"):
-        make("byte").render([message])
+        make("chatml").render([message])
 
 
 def test_a_refusing_template_is_named() -> None:

@@ -1,0 +1,130 @@
+"""What an agent did to a screen, drawn on the picture that it was looking at."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trajgym.rollout import open_image
+from trajgym.trajectory import tool_calls_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from trajgym.trajectory import Turn
+
+__all__ = ["Mark", "draw_marks", "marks_of"]
+
+_RED = (230, 30, 30)
+_POINTED = ("coordinate", "at", "point", "position")
+_BEGUN = ("start_coordinate", "start", "from")
+_TEXTS = ("text", "keys", "key", "content")
+
+
+class Mark(NamedTuple):
+    """One action: its points in pixels of the screen (none for typing), and a word for it."""
+
+    points: tuple[tuple[float, float], ...]
+    label: str
+
+
+def marks_of(turn: Turn) -> tuple[list[Mark], tuple[int, int] | None]:
+    """Return the actions of a turn, and the size of the screen that their points speak of.
+
+    Environments with a screen note them as signals: ``actions``, in pixels of the screen, and
+    ``screen``, its width and height. Without them the arguments of the tool calls are read (``x``
+    and ``y``, ``coordinate``, ``path``, ...), as pixels of the picture; the size is then None.
+    """
+    noted = turn.signals.get("actions")
+    screen = turn.signals.get("screen")
+    if isinstance(noted, list):
+        size = (int(screen[0]), int(screen[1])) if isinstance(screen, list) else None
+        return [m for action in noted if (m := _mark(action)) is not None], size
+    return [m for action in _asked(turn) if (m := _mark(action)) is not None], None
+
+
+def _asked(turn: Turn) -> Iterator[dict[str, Any]]:
+    for call in tool_calls_of(turn.message):
+        try:
+            arguments = json.loads(call["function"]["arguments"])
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(arguments, dict):
+            continue
+        inner = arguments.get("actions", [arguments.get("action")])
+        actions = [a for a in inner if isinstance(a, dict)] if isinstance(inner, list) else []
+        for action in actions or [arguments]:
+            yield {"do": action.get("action") or call["function"]["name"], **action}
+
+
+def _mark(action: Any) -> Mark | None:
+    if not isinstance(action, dict):
+        return None
+    word = str(action.get("do") or action.get("type") or "")
+    points = tuple(_points(action))
+    texts = (action.get(name) for name in _TEXTS)
+    said = next((t for t in texts if t), "")
+    said = "+".join(map(str, said)) if isinstance(said, list) else str(said)
+    where = " to ".join(f"{x:g},{y:g}" for x, y in points[:1] + points[1:][-1:])
+    what = repr(said[:60]) if said else where
+    return Mark(points, f"{word} {what}".strip())
+
+
+def _points(action: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
+    path = action.get("path")
+    if isinstance(path, list):
+        yield from (p for item in path if (p := _point(item)) is not None)
+        return
+    for name in (*_BEGUN, *_POINTED):
+        if (found := _point(action.get(name))) is not None:
+            yield found
+    if (found := _point(action)) is not None:
+        yield found
+
+
+def _point(value: Any) -> tuple[float, float] | None:
+    if isinstance(value, dict):
+        value = [value.get("x"), value.get("y")]
+    if not isinstance(value, list) or len(value) != 2:
+        return None
+    numbers = [v for v in value if isinstance(v, (int, float)) and not isinstance(v, bool)]
+    return (float(numbers[0]), float(numbers[1])) if len(numbers) == 2 else None
+
+
+def draw_marks(data: bytes, marks: Sequence[Mark], screen: tuple[int, int] | None) -> bytes:
+    """Return a picture with marks on it, in its own format (PNG or JPEG, else PNG).
+
+    Args:
+        data: the encoded picture.
+        marks: what to draw: a ring at a point, a line through several, and their words.
+        screen: what the points speak of; the picture's own size if None.
+
+    Raises:
+        InvalidInput: the bytes are no image.
+        MissingExtra: Pillow is not installed.
+    """
+    image = open_image(data)
+    from PIL import ImageDraw, ImageFont
+
+    pen = ImageDraw.Draw(image)
+    font = ImageFont.load_default(13)
+    wide, high = (image.width / screen[0], image.height / screen[1]) if screen else (1.0, 1.0)
+    for number, mark in enumerate(marks):
+        points = [(x * wide, y * high) for x, y in mark.points]
+        if len(points) > 1:
+            pen.line(points, fill=_RED, width=2)
+        for x, y in points[-1:]:
+            pen.ellipse([x - 10, y - 10, x + 10, y + 10], outline="white", width=4)
+            pen.ellipse([x - 9, y - 9, x + 9, y + 9], outline=_RED, width=2)
+            pen.ellipse([x - 2, y - 2, x + 2, y + 2], fill=_RED)
+        place = (4, 4 + 18 * number)
+        box = pen.textbbox(place, mark.label, font=font)
+        pen.rectangle([box[0] - 3, box[1] - 2, box[2] + 3, box[3] + 2], fill=_RED)
+        pen.text(place, mark.label, fill="white", font=font)
+    out = io.BytesIO()
+    if data.startswith(b"\xff\xd8"):
+        image.save(out, "JPEG", quality=90)
+    else:
+        image.save(out, "PNG")
+    return out.getvalue()

@@ -1,0 +1,64 @@
+"""Where images stand in a prompt's ids."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trajgym.rollout._policy import PolicyRejected
+from trajgym.trajectory import ImageRef
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+__all__ = ["find_images"]
+
+
+def find_images(
+    ids: Sequence[int],
+    blobs: Iterable[str],
+    *,
+    ids_of: Callable[[str], Sequence[int]],
+    placeholder_ids: Collection[int],
+    processor: str,
+) -> tuple[ImageRef, ...]:
+    """Return the spans of the images, in order.
+
+    Args:
+        ids: of the whole prompt.
+        blobs: hashes of the images that it must show, in order.
+        ids_of: what stands for an image.
+        placeholder_ids: ids that stand for pieces of images only.
+        processor: name of the processor.
+
+    Raises:
+        PolicyRejected: the ids do not show exactly these images.
+    """
+    ids = [int(i) for i in ids]
+    found: list[ImageRef] = []
+    end = 0
+    for blob in blobs:
+        wanted = list(ids_of(blob))
+        start = _find(ids, wanted, end)
+        if start is None:
+            raise PolicyRejected(f"the prompt's ids do not show image {blob[:12]!r}")
+        end = start + len(wanted)
+        found.append(ImageRef(start, end, blob, processor))
+    held = sum(i in placeholder_ids for ref in found for i in ids[ref.start : ref.end])
+    if held != sum(i in placeholder_ids for i in ids):
+        raise PolicyRejected(
+            f"the prompt's ids hold placeholders of more than the {len(found)} images that the "
+            "messages show",
+        )
+    return tuple(found)
+
+
+def _find(ids: list[int], wanted: list[int], start: int) -> int | None:
+    size = len(wanted)
+    while True:
+        try:
+            start = ids.index(wanted[0], start)
+        except ValueError:
+            return None
+        if ids[start : start + size] == wanted:
+            return start
+        start += 1

@@ -1,0 +1,140 @@
+"""A vision-language model of transformers in this process, token-exact."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trajgym.rollout._engine import Generation
+from trajgym.rollout._local import LocalEngine, choose, generator_of
+from trajgym.rollout._processor import pixels_of, placeholder_ids
+from trajgym.trajectory import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from trajgym.rollout._engine import ShownImage
+    from trajgym.trajectory import IntArray, Sampling
+
+__all__ = ["LocalVisionEngine"]
+
+
+class _Job(NamedTuple):
+    prompt: list[int]
+    images: tuple[ShownImage, ...]
+    sampling: Sampling
+    max_tokens: int
+    stop_ids: frozenset[int]
+    stop: threading.Event
+
+
+class LocalVisionEngine(LocalEngine):
+    """Samples from a vision-language model; prompts without images go as to :class:`LocalEngine`.
+
+    With images the whole prompt is computed in each turn. Placeholders are never sampled; log-probs
+    are of the distribution before that cut, as they are with ``top_k`` and ``top_p``.
+
+    Args:
+        model: a transformers model that takes images, in ``eval`` mode.
+        processor: its processor, the same as the renderer's.
+        options: more arguments of :class:`LocalEngine`.
+    """
+
+    def __init__(self, model: Any, processor: Any, **options: Any) -> None:
+        super().__init__(model, **options)
+        self._processor = processor
+        self._never = sorted(placeholder_ids(processor))
+
+    async def generate_seeing(
+        self,
+        prompt_ids: IntArray | Sequence[int],
+        images: Sequence[ShownImage],
+        *,
+        sampling: Sampling,
+        max_tokens: int,
+        stop_ids: Collection[int],
+        session: str = "",
+    ) -> Generation:
+        """See :meth:`TokenEngine.generate_seeing`; waiting for the model counts as paused.
+
+        Raises:
+            UnsupportedModality: the placeholders are another processor's.
+            PolicyUnavailable: the engine is closed.
+        """
+        del session
+        prompt = [int(i) for i in prompt_ids]
+        stop = threading.Event()
+        job = _Job(prompt, tuple(images), sampling, max_tokens, frozenset(stop_ids), stop)
+        return await self._submit(self._run_seeing, job, stop=stop)
+
+    def _run_seeing(self, job: _Job, asked: float) -> Generation:
+        import torch
+
+        paused = time.monotonic() - asked
+        chooser = _Chooser(job, self._closing, self._never)
+        inputs = pixels_of(self._processor, job.prompt, job.images)
+        with torch.inference_mode(), self._own_settings():
+            self._model.generate(
+                **{name: value.to(self._model.device) for name, value in inputs.items()},
+                max_new_tokens=job.max_tokens,
+                do_sample=False,
+                eos_token_id=sorted(job.stop_ids),
+                pad_token_id=min(job.stop_ids),
+                logits_processor=[chooser],
+                stopping_criteria=[chooser.stopped],
+            )
+        self.computed_tokens += len(job.prompt) + len(chooser.ids)
+        ids = chooser.ids
+        ended = bool(ids) and ids[-1] in job.stop_ids
+        finish = "stop" if ended else "length" if len(ids) >= job.max_tokens else "abort"
+        segments = (Segment(len(ids), self.version, self.version),) if ids else ()
+        return Generation(ids, chooser.logprobs, segments, finish, paused)  # type: ignore[arg-type]
+
+    @contextmanager
+    def _own_settings(self) -> Iterator[None]:
+        """Put the model's settings of generation away: penalties would change the log-probs."""
+        from transformers import GenerationConfig
+
+        own, self._model.generation_config = self._model.generation_config, GenerationConfig()
+        try:
+            yield
+        finally:
+            self._model.generation_config = own
+
+
+class _Chooser:
+    """Chooses the ids inside ``generate``, which then finds only the chosen one possible.
+
+    ``generate`` knows how each model counts positions around images; it has no seeded sampling of
+    its own and reports log-probs after the cuts.
+    """
+
+    def __init__(self, job: _Job, closing: threading.Event, never: list[int]) -> None:
+        self.ids: list[int] = []
+        self.logprobs: list[float] = []
+        self._job = job
+        self._closing = closing
+        self._never = never
+        self._generator = generator_of(job.sampling.seed)
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        import torch
+
+        del input_ids
+        chosen, logprob = choose(
+            scores[0].float().cpu(), self._job.sampling, self._generator, never=self._never
+        )
+        self.ids.append(chosen)
+        self.logprobs.append(logprob)
+        forced = torch.full_like(scores, float("-inf"))
+        forced[0, chosen] = 0.0
+        return forced
+
+    def stopped(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+        import torch
+
+        del scores
+        over = self._job.stop.is_set() or self._closing.is_set()
+        return torch.full((len(input_ids),), over, dtype=torch.bool, device=input_ids.device)
