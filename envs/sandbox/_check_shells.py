@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 from trajgym.envs.sandbox._trial import Trial, expect, long_sleep, promise, survivors
 
@@ -114,11 +113,11 @@ async def _closed_outputs(trial: Trial) -> None:
 @promise("shells and commands run side by side")
 async def _side_by_side(trial: Trial) -> None:
     shells = [await trial.sandbox.shell() for _ in range(3)]
-    blocked = asyncio.create_task(shells[0].run("sleep 2; echo slow"))
-    await shells[1].run(":")
-    begun = time.monotonic()
-    saws = await asyncio.gather(*(shell.run("echo $$") for shell in shells[1:]))
-    expect(all(saw.ok for saw in saws) and time.monotonic() - begun < 1, saws)
+    wait = "until [ -e go ]; do sleep 0.05; done; echo slow"
+    blocked = asyncio.create_task(shells[0].run(wait, timeout=300))
+    saws = await asyncio.gather(*(shell.run("echo $$") for shell in shells[1:]), trial.run("true"))
+    expect(all(saw.ok for saw in saws) and not blocked.done(), saws)
+    await trial.run("touch go")
     expect((await blocked).stdout == b"slow\n", "lost")
 
 

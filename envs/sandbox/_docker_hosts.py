@@ -47,17 +47,39 @@ class Host:
         self.stream = stream
         self.mark = mark
         self.pid = 0
-        self.watch: asyncio.Task[None] | None = None
+        self.poll: asyncio.Task[None] | None = None
+        self._process = -1
 
     @property
     def alive(self) -> bool:
         """Whether it can take a request."""
         return not self.stream.ended.done()
 
+    def watch(self, process: int) -> None:
+        """End the stream when the shell's process is dead, though others may hold it open.
+
+        Args:
+            process: a pidfd, owned from now on.
+        """
+        self._process = process
+        asyncio.get_running_loop().add_reader(process, self._died)
+
+    def _died(self) -> None:
+        self._forget_process()
+        # What it had said before may still be on the way.
+        asyncio.get_running_loop().call_later(FLUSH_SECONDS, self.stream.close)
+
+    def _forget_process(self) -> None:
+        if self._process >= 0:
+            asyncio.get_running_loop().remove_reader(self._process)
+            os.close(self._process)
+            self._process = -1
+
     def close(self) -> None:
         """Let go of it; a shell that waits for a request ends by itself."""
-        if self.watch is not None:
-            self.watch.cancel()
+        if self.poll is not None:
+            self.poll.cancel()
+        self._forget_process()
         self.stream.close()
 
 
@@ -194,6 +216,12 @@ class DockerHosts:
                     why = (said.stdout + said.stderr).decode(errors="replace").strip()
                     await self.call(lambda api: api.inspect_container(self._container))
                     raise SandboxError(f"{self._name}: no shell {argv[0]} inside: {why}")
+                # Before anybody can kill it: afterwards its process could not be found any more.
+                process = await self._find_process(exec_id)
+                if process is not None:
+                    host.watch(process)
+                else:
+                    host.poll = asyncio.create_task(self._poll(host.stream))
             except TimeoutError:
                 host.close()
                 raise SandboxError(f"{self._name}: no shell in {READY_SECONDS:g} s") from None
@@ -201,41 +229,36 @@ class DockerHosts:
                 host.close()
                 raise
         host.pid = report.pid
-        host.watch = asyncio.create_task(self._watch(host.stream))
         return host
 
-    async def _watch(self, stream: ExecStream) -> None:
-        """End a stream when its shell is dead, though others may hold it open."""
+    async def _poll(self, stream: ExecStream) -> None:
+        """End a stream when its shell is dead; only the engine knows its process."""
         with contextlib.suppress(SandboxError):
-            seen = await self.inspect_exec(stream.exec_id)
-            if not await self._pid_dies(int(seen["Pid"] or 0)):
-                # The engine tells nobody in time: it waits for others that hold the streams.
-                while (await self.inspect_exec(stream.exec_id))["Running"]:  # noqa: ASYNC110
-                    await asyncio.sleep(POLL_SECONDS)
+            # The engine tells nobody in time: it waits for others that hold the streams.
+            while (await self.inspect_exec(stream.exec_id))["Running"]:  # noqa: ASYNC110
+                await asyncio.sleep(POLL_SECONDS)
             # What it had said before may still be on the way.
             await asyncio.wait({stream.ended}, timeout=FLUSH_SECONDS)
         stream.close()
 
-    async def _pid_dies(self, pid: int) -> bool:
-        """Wait for the death of a process of the engine; False if it is not on this host."""
+    async def _find_process(self, exec_id: str) -> int | None:
+        """Open the process of an exec, if the engine's processes are this host's."""
+        pid = int((await self.inspect_exec(exec_id))["Pid"] or 0)
         try:
             handle = os.pidfd_open(pid)
-        except OSError:
-            return False
-        loop = asyncio.get_running_loop()
-        dead = asyncio.Event()
+        except (OSError, OverflowError):
+            return None
         try:
             groups = await asyncio.to_thread(Path(f"/proc/{pid}/cgroup").read_text)
-            if self._container not in groups:
-                return False
-            loop.add_reader(handle, dead.set)
-            await dead.wait()
+            if self._container in groups:
+                return handle
         except OSError:
-            return False
-        finally:
-            loop.remove_reader(handle)
+            pass
+        except BaseException:
             os.close(handle)
-        return True
+            raise
+        os.close(handle)
+        return None
 
     async def create_exec(
         self, argv: Sequence[str], env: Mapping[str, str], *, stdin: bool = False
@@ -301,3 +324,4 @@ class DockerHosts:
             host.close()
         self._idle.clear()
         self._retired.clear()
+
