@@ -324,4 +324,3 @@ class DockerHosts:
             host.close()
         self._idle.clear()
         self._retired.clear()
-

@@ -8,6 +8,8 @@ import os
 import secrets
 import subprocess
 import tempfile
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +30,7 @@ from trajgym.envs.sandbox._mounts import MountThread
 from trajgym.envs.sandbox._owner import is_dead, own_token
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["EmbeddedProvider"]
 
@@ -43,6 +45,14 @@ FIX = (
 def _default_root() -> Path:
     given = os.environ.get("TRAJGYM_SANDBOX_DIR")
     return Path(given or Path(tempfile.gettempdir()) / f"trajgym-sandboxes-{os.geteuid()}")
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What a start has made so far, to be undone if it fails or is cancelled."""
+
+    files: SandboxFiles | None = None
+    group: ControlGroup = field(default_factory=ControlGroup)
 
 
 class EmbeddedProvider(SandboxProvider):
@@ -157,6 +167,16 @@ class EmbeddedProvider(SandboxProvider):
             raise SnapshotFailed(f"there is no snapshot {snapshot.id} in {self.root}")
         return await self._launch(spec, timeout, source / "files", names)
 
+    async def start_over(
+        self, names: Sequence[str], spec: SandboxSpec, timeout: float
+    ) -> EmbeddedSandbox:
+        """Start a sandbox whose files begin as these layers are; the caller holds them.
+
+        Raises:
+            SandboxStartFailed, SandboxUnavailable: as for :meth:`start`.
+        """
+        return await self._launch(spec, timeout, names=names)
+
     def _layers_of(self, source: Path) -> list[str] | None:
         """The layers that a snapshot consists of; None if it is a copy, or not there."""
         try:
@@ -197,26 +217,24 @@ class EmbeddedProvider(SandboxProvider):
         user = self._user(spec, self._tool)
         folder = self.new_folder("sandbox")
         files = Files(folder, spec, user, own=self._tool.root)
-        group = ControlGroup()
-        made: SandboxFiles | None = None
+        parts = _Parts()
         try:
             async with asyncio.timeout(timeout):
                 # Threads can't be cancelled: see the copy through, then look at the clock.
                 if names is not None:
-                    made = await see_through(
-                        self.mounts.call(SandboxFiles.over, files, self.layers, names)
-                    )
+                    over = partial(SandboxFiles.over, files, self.layers, names)
+                    await see_through(self.mounts.call(self._prepare, parts, files, over))
                 else:
-                    layout = await see_through(asyncio.to_thread(files.plain, source))
-                    made = SandboxFiles(files, self.layers, layout)
-                group = await asyncio.to_thread(self._groups.create, folder.name, spec.limits)
-                sandbox = EmbeddedSandbox(self, spec, made, group, self._tool)
+                    plain = partial(self._plain, files, source)
+                    await see_through(asyncio.to_thread(self._prepare, parts, files, plain))
+                assert parts.files is not None
+                sandbox = EmbeddedSandbox(self, spec, parts.files, parts.group, self._tool)
                 self._open[sandbox.id] = sandbox
-                if source is None:
+                if source is None and names is None:
                     await self._first_command(sandbox)
         except BaseException as error:
             self._open.pop(folder.name, None)
-            await see_through(self._undo(group, made, folder))
+            await see_through(self._undo(parts, folder))
             if isinstance(error, TimeoutError):
                 raise SandboxStartFailed(f"no start within {timeout:g} s") from error
             if isinstance(error, OSError | subprocess.SubprocessError | RuntimeError):
@@ -224,11 +242,18 @@ class EmbeddedProvider(SandboxProvider):
             raise
         return sandbox
 
-    async def _undo(self, group: ControlGroup, made: SandboxFiles | None, folder: Path) -> None:
-        await asyncio.to_thread(group.remove)
-        if made is not None:
-            await self.mounts.call(made.unmount)
-            await asyncio.to_thread(made.remove)
+    def _prepare(self, parts: _Parts, files: Files, make: Callable[[], SandboxFiles]) -> None:
+        parts.files = make()
+        parts.group = self._groups.create(files.folder.name, files.spec.limits)
+
+    def _plain(self, files: Files, source: Path | None) -> SandboxFiles:
+        return SandboxFiles(files, self.layers, files.plain(source))
+
+    async def _undo(self, parts: _Parts, folder: Path) -> None:
+        await asyncio.to_thread(parts.group.remove)
+        if parts.files is not None:
+            await self.mounts.call(parts.files.unmount)
+            await asyncio.to_thread(parts.files.remove)
         await asyncio.to_thread(remove_folder, folder)
 
     def _user(self, spec: SandboxSpec, tool: Tool) -> tuple[int, int]:

@@ -108,19 +108,21 @@ class Files:
             self._fill(writable)
         return self._layout(writable, readonly)
 
-    def stacked(self, layers: Sequence[Path]) -> Layout:
-        """Make what layers don't hold; the layout's directories are there once they are mounted.
-
-        Raises:
-            SandboxStartFailed: as for :meth:`plain`.
-        """
-        readonly = self._readonly(set(self.tops()))
+    def new_top(self, layers: Sequence[Path]) -> None:
+        """Make a directory to be mounted over layers, with what they don't hold."""
         top = self.folder / "top"
         top.mkdir()
         for path, host in self._writable(top).items():
             if not any((layer / host.name).is_dir() for layer in layers):
                 self._make_top(path, host)
-        return self._layout(self._writable(self.folder / "merged"), readonly)
+
+    def stacked(self, place: str) -> Layout:
+        """The layout of files that are mounted at ``place`` in the folder.
+
+        Raises:
+            SandboxStartFailed: as for :meth:`plain`.
+        """
+        return self._layout(self._writable(self.folder / place), self._readonly(set(self.tops())))
 
     def tops(self) -> list[str]:
         """Writable paths that lie in no other."""
@@ -139,7 +141,8 @@ class Files:
     def _layout(self, writable: dict[str, Path], readonly: dict[str, Path]) -> Layout:
         (self.folder / "root").mkdir(exist_ok=True)
         (self.folder / LATE).mkdir(exist_ok=True)
-        write_identity(self.folder, self.user, HOME)
+        if not (self.folder / "etc").exists():
+            write_identity(self.folder, self.user, HOME)
         return Layout(self.folder, writable, readonly, self.user, self.spec.network)
 
     def _fill(self, writable: dict[str, Path]) -> None:

@@ -35,7 +35,7 @@ SHM = 64 << 20
 
 # Enters the control groups whose files come before `--`, then becomes what comes after it.
 ENTER = """\
-while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done
+while [ "$1" != -- ]; do echo 0 >"$1" || exit 125; shift; done
 shift
 exec "$@"
 """
@@ -280,7 +280,7 @@ def describe(bounds: frozenset[str]) -> dict[str, str]:
     return {
         "kernel": "shared with the host, and NO system call filter: a kernel bug is a way out",
         "privileges": f"no capabilities, no new privileges; on the host commands are {who}",
-        "processes": "each command has a pid namespace of its own; nothing outlives it",
+        "processes": "commands that run at once have a pid namespace each; nothing outlives its command",
         "files": "the host's /usr, parts of /etc and the spec's readonly trees can be read; only "
         "the sandbox's own directories can be written, and only they are kept",
         "disk": "looked at twice a second while a command runs; one file can't outgrow it",

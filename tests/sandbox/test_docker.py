@@ -239,7 +239,7 @@ def private_engine(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes
 async def test_engine_dies_mid_session(
     private_engine: tuple[str, subprocess.Popen[bytes]],
 ) -> None:
-    """When the engine dies running commands end as SandboxDied, and closing waits for no deadline."""
+    """When the engine dies running commands end as SandboxDied, and closing is quick."""
     host, process = private_engine
     async with DockerProvider(host) as provider:
         sandbox = await provider.start(SandboxSpec(image="tiny"))
