@@ -6,6 +6,7 @@ from trajgym.envs.sandbox._base import (
     Sandbox,
     SandboxProvider,
     SandboxSpec,
+    Service,
     Snapshot,
 )
 from trajgym.envs.sandbox._check import PROMISES, CheckReport, check_sandbox
@@ -56,6 +57,7 @@ __all__ = [
     "SandboxSpec",
     "SandboxStartFailed",
     "SandboxUnavailable",
+    "Service",
     "Shell",
     "Snapshot",
     "SnapshotFailed",

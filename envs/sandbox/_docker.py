@@ -18,6 +18,7 @@ from trajgym.envs.sandbox._docker_images import KIND
 from trajgym.envs.sandbox._docker_sandbox import (
     CLOSE_SECONDS,
     DockerSandbox,
+    network_refusal,
     remove_container,
 )
 from trajgym.envs.sandbox._docker_start import Launch
@@ -113,25 +114,34 @@ class DockerProvider(SandboxProvider):
         return await self._launch(spec, snapshot.id, timeout, fresh=False)
 
     async def start_like(self, sandbox: DockerSandbox, timeout: float) -> DockerSandbox:
-        """Start a sandbox from the same image, without the spec's trees: changes will bring them.
+        """Start a sandbox from the same image, without what changes will bring: trees, services.
 
         Raises:
             SandboxStartFailed, SandboxUnavailable: as for :meth:`start`.
         """
-        if self.borrow is not None and sandbox.image == sandbox.spec.image:
+        ready = sandbox.image == sandbox.spec.image and not sandbox.spec.services
+        if self.borrow is not None and ready:
             warm = self.borrow(sandbox.spec)
             if isinstance(warm, DockerSandbox):
                 return warm
-        return await self._launch(sandbox.spec, sandbox.image, timeout, fresh=False)
+        return await self._launch(sandbox.spec, sandbox.image, timeout, fresh=False, services=False)
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise SandboxUnavailable("this provider is closed; make another one")
 
     async def _launch(
-        self, spec: SandboxSpec, image: str, timeout: float, *, fresh: bool
+        self,
+        spec: SandboxSpec,
+        image: str,
+        timeout: float,
+        *,
+        fresh: bool,
+        services: bool = True,
     ) -> DockerSandbox:
         self._refuse_if_closed()
+        if spec.allow and (refusal := network_refusal(self.engine)):
+            raise SandboxUnavailable(f"allow={list(spec.allow)} can't be promised: {refusal}")
         self._used = True
         name = f"trajgym-{secrets.token_hex(8)}"
         labels = {**spec.labels, **self._labels("sandbox")}
@@ -151,6 +161,15 @@ class DockerProvider(SandboxProvider):
         sandbox = DockerSandbox(self, spec, container, name, image)
         self._open[name] = sandbox
         sandbox.hosts.warm()
+        try:
+            await sandbox.open_network()
+            if services:
+                await sandbox.start_services()
+        except BaseException as error:
+            await sandbox.close()
+            if isinstance(error, OSError):
+                raise SandboxStartFailed(f"no way out for the places allowed: {error}") from error
+            raise
         return sandbox
 
     def _start_error(self, error: Exception, timeout: float) -> SandboxError:
@@ -230,7 +249,8 @@ class DockerProvider(SandboxProvider):
             "files": "own file system from an image; nothing of the host is mounted",
             "disk": "looked at every second while a command runs; one file can't outgrow it; with "
             "a read-only root it is a hard bound",
-            "network": "none, unless the spec asks for it: then everything the host can reach",
+            "network": "none but an own loopback; by `allow` the places it names, over TCP; by "
+            "`network` everything the host can reach",
             "engine": "its socket is never mounted",
         }
 

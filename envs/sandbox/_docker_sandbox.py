@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import secrets
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trajgym.envs.sandbox._aio import see_through
@@ -27,14 +29,17 @@ from trajgym.envs.sandbox._docker_kill import KILL
 from trajgym.envs.sandbox._docker_shell import DockerShellPort
 from trajgym.envs.sandbox._errors import SandboxDied, SandboxError, SnapshotFailed
 from trajgym.envs.sandbox._protocol import MARK, STDIN_LIMIT, command_text
+from trajgym.envs.sandbox._relay import Relay
+from trajgym.envs.sandbox._routes import plan_routes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from trajgym.envs.sandbox._docker import DockerProvider
+    from trajgym.envs.sandbox._docker_engine import DockerEngine
     from trajgym.envs.sandbox._shell import ShellPort
 
-__all__ = ["CLOSE_SECONDS", "DockerSandbox", "remove_container"]
+__all__ = ["CLOSE_SECONDS", "DockerSandbox", "network_refusal", "remove_container"]
 
 _log = logging.getLogger(__name__)
 KILL_SECONDS = 15.0
@@ -68,6 +73,8 @@ class DockerSandbox(CommandSandbox):
         self._restarting = asyncio.Lock()
         self._killing = asyncio.Lock()
         self.hosts = DockerHosts(provider.engine, spec, container, name)
+        self._relay: Relay | None = None
+        self._reviving: asyncio.Task[None] | None = None
 
     @property
     def alive(self) -> bool:
@@ -77,6 +84,24 @@ class DockerSandbox(CommandSandbox):
     async def settle(self) -> None:
         """See :meth:`Sandbox.settle`."""
         await self.hosts.settle()
+
+    async def open_network(self) -> None:
+        """Open the way to the places that the spec allows.
+
+        Raises:
+            OSError: the container's network can't be entered from here.
+            SandboxDied: the container is gone.
+        """
+        routes = plan_routes(self.spec.allow)
+        if not routes:
+            return
+        seen = await self.hosts.call(lambda api: api.inspect_container(self.container))
+        namespace = await asyncio.to_thread(open_network_of, seen["State"]["Pid"], self.container)
+        self._relay = Relay(self.id, routes)
+        try:
+            await self._relay.open(namespace)
+        finally:
+            os.close(namespace)
 
     async def _execute(
         self,
@@ -90,6 +115,8 @@ class DockerSandbox(CommandSandbox):
     ) -> CommandResult:
         mark = secrets.token_hex(12)
         variables = {**env, MARK: mark}
+        if self._reviving is not None:
+            await self._revived(self._reviving)
         async with self._restarting:
             restarts = self._restarts
         if len(stdin) > STDIN_LIMIT:
@@ -215,13 +242,28 @@ class DockerSandbox(CommandSandbox):
             await self._restart()
 
     async def _restart(self) -> None:
-        """Kill everything in the container; files stay."""
+        """Kill everything in the container; files stay, services are started again."""
         async with self._restarting:
             self._restarts += 1
             await self.hosts.call(lambda api: api.restart(self.container, timeout=0))
             self.hosts.warm()
+        if self.spec.allow or self.spec.services:
+            self._reviving = asyncio.create_task(self._revive())
 
-    async def _open_port(self, program: str, env: Mapping[str, str]) -> ShellPort:
+    async def _revive(self) -> None:
+        if self._relay is not None:
+            await self._relay.close()
+        self.services.clear()
+        await self.open_network()
+        await self.start_services()
+
+    async def _revived(self, reviving: asyncio.Task[None]) -> None:
+        await asyncio.wait({reviving})
+        error = None if reviving.cancelled() else reviving.exception()
+        if error is not None:
+            raise SandboxDied(f"sandbox {self.id} was restarted, and then: {error}") from error
+
+    async def open_port(self, program: str, env: Mapping[str, str]) -> ShellPort:
         return DockerShellPort(self, await self.hosts.open([program], env))
 
     async def _copies(self, count: int, timeout: float) -> list[DockerSandbox]:
@@ -287,6 +329,11 @@ class DockerSandbox(CommandSandbox):
 
     async def _remove(self) -> None:
         self.hosts.close()
+        if self._reviving is not None:
+            self._reviving.cancel()
+            await asyncio.wait({self._reviving})
+        if self._relay is not None:
+            await self._relay.close()
         try:
             await self.engine.call(
                 lambda api: remove_container(self.container, api), seconds=CLOSE_SECONDS
@@ -308,3 +355,30 @@ def layer_size(api: Any, container: str) -> int:
     url = api._url("/containers/{0}/json", container)
     seen = api._result(api._get(url, params={"size": 1}), json=True)
     return int(seen.get("SizeRw") or 0)
+
+
+def network_refusal(engine: DockerEngine) -> str:
+    """Why no relay can listen in containers of this engine; empty if one can."""
+    if os.geteuid() != 0 or not engine.host.startswith("unix://"):
+        return "it takes root on the engine's own host; run there as root, or leave it away"
+    if engine.runtime not in {None, "runc", "crun"}:
+        return f"runtime {engine.runtime} has a network of its own; use the engine's default"
+    return ""
+
+
+def open_network_of(pid: int, container: str) -> int:
+    """Open the network namespace of a container's first process. Blocks.
+
+    Raises:
+        OSError: there is no such process on this host, or it is another one.
+    """
+    handle = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        # Looked at after opening: the number may have gone to another process before.
+        if container in Path(f"/proc/{pid}/cgroup").read_text():
+            return handle
+    except BaseException:
+        os.close(handle)
+        raise
+    os.close(handle)
+    raise ProcessLookupError(f"process {pid} is not of container {container}")

@@ -15,6 +15,7 @@ from trajgym.envs.sandbox._docker_engine import SLOW_SECONDS, DockerEngine, tran
 from trajgym.envs.sandbox._docker_errors import ContainerGone
 from trajgym.envs.sandbox._errors import ImageNotFound, SandboxError, SandboxStartFailed
 from trajgym.envs.sandbox._protocol import MARK
+from trajgym.envs.sandbox._routes import hosts_of, plan_routes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -127,6 +128,7 @@ class Launch:
             tmpfs=self._scratch() if self.spec.readonly_root else None,
             init=True,
             network_mode="bridge" if self.spec.network else "none",
+            extra_hosts=hosts_of(plan_routes(self.spec.allow)),
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
             pids_limit=limits.pids,

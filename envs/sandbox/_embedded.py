@@ -27,14 +27,18 @@ from trajgym.envs.sandbox._errors import (
     SnapshotFailed,
 )
 from trajgym.envs.sandbox._mounts import MountThread
+from trajgym.envs.sandbox._net import new_namespace
 from trajgym.envs.sandbox._owner import is_dead, own_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["EmbeddedProvider"]
+__all__ = ["NO_NETWORKS", "EmbeddedProvider"]
 
 PROBE_SECONDS = 10.0
+NO_NETWORKS = (
+    "a network namespace that several commands share takes root; run as root, or use Docker"
+)
 FIX = (
     "install bubblewrap and allow user namespaces (sysctl user.max_user_namespaces, "
     "kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0), "
@@ -53,6 +57,7 @@ class _Parts:
 
     files: SandboxFiles | None = None
     group: ControlGroup = field(default_factory=ControlGroup)
+    network: int | None = None
 
 
 class EmbeddedProvider(SandboxProvider):
@@ -155,7 +160,7 @@ class EmbeddedProvider(SandboxProvider):
 
     async def start(self, spec: SandboxSpec, *, timeout: float = 120.0) -> EmbeddedSandbox:
         """See :meth:`SandboxProvider.start`."""
-        return await self._launch(spec, timeout)
+        return await self._served(await self._launch(spec, timeout))
 
     async def restore(
         self, snapshot: Snapshot, spec: SandboxSpec, *, timeout: float = 120.0
@@ -165,7 +170,15 @@ class EmbeddedProvider(SandboxProvider):
         names = self._layers_of(source)
         if names is None and not (source / "files").is_dir():
             raise SnapshotFailed(f"there is no snapshot {snapshot.id} in {self.root}")
-        return await self._launch(spec, timeout, source / "files", names)
+        return await self._served(await self._launch(spec, timeout, source / "files", names))
+
+    async def _served(self, sandbox: EmbeddedSandbox) -> EmbeddedSandbox:
+        try:
+            await sandbox.start_services()
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
 
     async def start_over(
         self, names: Sequence[str], spec: SandboxSpec, timeout: float
@@ -215,8 +228,11 @@ class EmbeddedProvider(SandboxProvider):
     ) -> EmbeddedSandbox:
         assert self._tool is not None
         user = self._user(spec, self._tool)
+        joined = self._tool.root and not spec.network
+        if (spec.allow or spec.services) and not (joined or spec.network):
+            raise SandboxUnavailable(f"allow and services can't be promised: {NO_NETWORKS}")
         folder = self.new_folder("sandbox")
-        files = Files(folder, spec, user, own=self._tool.root)
+        files = Files(folder, spec, user, own=self._tool.root, joined=joined)
         parts = _Parts()
         try:
             async with asyncio.timeout(timeout):
@@ -228,8 +244,10 @@ class EmbeddedProvider(SandboxProvider):
                     plain = partial(self._plain, files, source)
                     await see_through(asyncio.to_thread(self._prepare, parts, files, plain))
                 assert parts.files is not None
-                sandbox = EmbeddedSandbox(self, spec, parts.files, parts.group, self._tool)
+                network, parts.network = parts.network, None
+                sandbox = EmbeddedSandbox(self, spec, parts.files, parts.group, self._tool, network)
                 self._open[sandbox.id] = sandbox
+                await sandbox.open_network()
                 if source is None and names is None:
                     await self._first_command(sandbox)
         except BaseException as error:
@@ -238,11 +256,13 @@ class EmbeddedProvider(SandboxProvider):
             if isinstance(error, TimeoutError):
                 raise SandboxStartFailed(f"no start within {timeout:g} s") from error
             if isinstance(error, OSError | subprocess.SubprocessError | RuntimeError):
-                raise SandboxStartFailed(f"can't prepare the sandbox's files: {error}") from error
+                raise SandboxStartFailed(f"can't prepare the sandbox: {error}") from error
             raise
         return sandbox
 
     def _prepare(self, parts: _Parts, files: Files, make: Callable[[], SandboxFiles]) -> None:
+        if files.joined:
+            parts.network = new_namespace()
         parts.files = make()
         parts.group = self._groups.create(files.folder.name, files.spec.limits)
 
@@ -251,6 +271,8 @@ class EmbeddedProvider(SandboxProvider):
 
     async def _undo(self, parts: _Parts, folder: Path) -> None:
         await asyncio.to_thread(parts.group.remove)
+        if parts.network is not None:
+            os.close(parts.network)
         if parts.files is not None:
             await self.mounts.call(parts.files.unmount)
             await asyncio.to_thread(parts.files.remove)

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from trajgym.envs.sandbox._command import HOME
 from trajgym.envs.sandbox._embedded_plan import LATE, Layout, write_identity
 from trajgym.envs.sandbox._errors import SandboxStartFailed
+from trajgym.envs.sandbox._routes import hosts_of, plan_routes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,12 +82,14 @@ class Files:
         spec: what it shall hold.
         user: uid and gid of commands, inside.
         own: whether files are given to that user (we are root).
+        joined: see :class:`Layout`.
     """
 
     folder: Path
     spec: SandboxSpec
     user: tuple[int, int]
     own: bool
+    joined: bool = False
 
     def plain(self, source: Path | None = None) -> Layout:
         """Make directories with the spec's trees, or with the content of ``source``.
@@ -142,8 +145,11 @@ class Files:
         (self.folder / "root").mkdir(exist_ok=True)
         (self.folder / LATE).mkdir(exist_ok=True)
         if not (self.folder / "etc").exists():
-            write_identity(self.folder, self.user, HOME)
-        return Layout(self.folder, writable, readonly, self.user, self.spec.network)
+            hosts = hosts_of(plan_routes(self.spec.allow))
+            write_identity(self.folder, self.user, HOME, hosts)
+        return Layout(
+            self.folder, writable, readonly, self.user, self.spec.network, joined=self.joined
+        )
 
     def _fill(self, writable: dict[str, Path]) -> None:
         for path in (HOME, self.spec.workdir, *self.spec.trees):

@@ -59,6 +59,7 @@ class Layout:
         readonly: ``{path inside: directory on the host}``.
         user: uid and gid inside.
         network: whether it shares the host's network.
+        joined: whether it is started in a network namespace of its own, made before.
     """
 
     folder: Path
@@ -66,6 +67,7 @@ class Layout:
     readonly: Mapping[str, Path]
     user: tuple[int, int]
     network: bool
+    joined: bool = False
 
     def binds(self) -> list[tuple[str, str, bool]]:
         """Every mount as (source, target, writable), parents before children."""
@@ -102,7 +104,9 @@ def _is_real_folder(path: str) -> bool:
     return Path(path).is_dir() and not Path(path).is_symlink()
 
 
-def write_identity(folder: Path, user: tuple[int, int], home: str) -> None:
+def write_identity(
+    folder: Path, user: tuple[int, int], home: str, hosts: Mapping[str, str]
+) -> None:
     """Write the few files of ``/etc`` that must not be the host's. Blocks."""
     uid, gid = user
     etc = folder / "etc"
@@ -112,7 +116,9 @@ def write_identity(folder: Path, user: tuple[int, int], home: str) -> None:
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
     )
     (etc / "group").write_text(f"root:x:0:\nagent:x:{gid}:\nnogroup:x:65534:\n")
-    (etc / "hosts").write_text("127.0.0.1 localhost sandbox\n::1 localhost\n")
+    lines = ["127.0.0.1 localhost sandbox", "::1 localhost"]
+    lines += [f"{address} {name}" for name, address in hosts.items()]
+    (etc / "hosts").write_text("\n".join(lines) + "\n")
     (etc / "hostname").write_text("sandbox\n")
     (etc / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files dns\n")
 
@@ -187,7 +193,7 @@ class Tool:
             self.path, "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try",
             "--die-with-parent", "--new-session", "--hostname", "sandbox",
         ]  # fmt: skip
-        if not layout.network:
+        if not (layout.network or layout.joined):
             argv.append("--unshare-net")
         for path in layout.parents():
             argv += ["--perms", "0755", "--dir", path]
@@ -211,7 +217,7 @@ class Tool:
         if not self.root:
             argv += ["--user", "--map-root-user"]
         argv += ["--mount", "--propagation=private", "--pid", "--ipc", "--uts", "--cgroup"]
-        if not layout.network:
+        if not (layout.network or layout.joined):
             argv.append("--net")
         argv += ["--fork", "--kill-child=KILL", "--"]
         command = [*_drop(layout.user, change=self.root), *inside]
@@ -280,11 +286,12 @@ def describe(bounds: frozenset[str]) -> dict[str, str]:
     return {
         "kernel": "shared with the host, and NO system call filter: a kernel bug is a way out",
         "privileges": f"no capabilities, no new privileges; on the host commands are {who}",
-        "processes": "commands that run at once have a pid namespace each; nothing outlives its command",
+        "processes": "commands that run at once have a pid namespace each; nothing outlives the "
+        "command, or the shell, that started it",
         "files": "the host's /usr, parts of /etc and the spec's readonly trees can be read; only "
         "the sandbox's own directories can be written, and only they are kept",
         "disk": "looked at twice a second while a command runs; one file can't outgrow it",
-        "network": "none but an own loopback; a spec that asks for it gets all of the HOST's, "
-        "its loopback included",
+        "network": "none but an own loopback; by `allow` the places it names, over TCP; by "
+        "`network` all of the HOST's, its loopback included",
         **{name: held if name in bounds else text for name, text in loose.items()},
     }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trajgym.envs.sandbox._aio import see_through
@@ -16,8 +18,11 @@ from trajgym.envs.sandbox._embedded_hosts import EmbeddedHosts, end
 from trajgym.envs.sandbox._embedded_plan import SANDBOX_PATH, SHELL, Tool, limit_script
 from trajgym.envs.sandbox._embedded_shell import EmbeddedShellPort
 from trajgym.envs.sandbox._errors import SandboxDied, SnapshotFailed
+from trajgym.envs.sandbox._net import visiting
 from trajgym.envs.sandbox._process_channel import ProcessChannel, spawn
 from trajgym.envs.sandbox._protocol import MARK, STDIN_LIMIT, command_text
+from trajgym.envs.sandbox._relay import Relay
+from trajgym.envs.sandbox._routes import plan_routes
 
 if TYPE_CHECKING:
     import subprocess
@@ -48,6 +53,7 @@ class EmbeddedSandbox(CommandSandbox):
         files: what commands see.
         group: control groups of all commands.
         tool: what makes the namespaces.
+        network: descriptor of the network namespace that all share, owned from now on.
     """
 
     def __init__(
@@ -57,6 +63,7 @@ class EmbeddedSandbox(CommandSandbox):
         files: SandboxFiles,
         group: ControlGroup,
         tool: Tool,
+        network: int | None = None,
     ) -> None:
         super().__init__()
         self.id = files.layout.folder.name
@@ -65,6 +72,8 @@ class EmbeddedSandbox(CommandSandbox):
         self._files = files
         self._group = group
         self._tool = tool
+        self._network = network
+        self._relay: Relay | None = None
         self._limits = limit_script(spec.limits, group.bounds)
         self._running: set[ProcessChannel] = set()
         self._starting = 0
@@ -82,6 +91,17 @@ class EmbeddedSandbox(CommandSandbox):
     async def settle(self) -> None:
         """See :meth:`Sandbox.settle`."""
         await self.hosts.settle()
+
+    async def open_network(self) -> None:
+        """Open the way to the places that the spec allows.
+
+        Raises:
+            OSError: the kernel refused.
+        """
+        routes = plan_routes(self.spec.allow)
+        if routes and self._network is not None:
+            self._relay = Relay(self.id, routes)
+            await self._relay.open(self._network)
 
     async def _execute(
         self,
@@ -155,7 +175,8 @@ class EmbeddedSandbox(CommandSandbox):
             env={"PATH": SANDBOX_PATH, **command_env(self.spec), **env},
             entrances=self._group.entrances,
         )
-        starting = asyncio.ensure_future(self._provider.mounts.call(spawn, argv, HOST_ENV))
+        start = partial(spawn_in, self._network, argv)
+        starting = asyncio.ensure_future(self._provider.mounts.call(start))
         try:
             return ProcessChannel(await asyncio.shield(starting))
         except asyncio.CancelledError:
@@ -169,7 +190,7 @@ class EmbeddedSandbox(CommandSandbox):
 
     # Shells -------------------------------------------------------------------------------
 
-    async def _open_port(self, program: str, env: Mapping[str, str]) -> EmbeddedShellPort:
+    async def open_port(self, program: str, env: Mapping[str, str]) -> EmbeddedShellPort:
         async with self._gate:
             self._starting += 1
         try:
@@ -294,15 +315,26 @@ class EmbeddedSandbox(CommandSandbox):
         for channel in list(self._running):
             channel.kill()
         await self.hosts.close()
-        for shell in self.shells.values():
+        for shell in (*self.shells.values(), *self.services.values()):
             await shell.close()
+        if self._relay is not None:
+            await self._relay.close()
         await asyncio.to_thread(self._group.remove)
         if self._tidying:
             await asyncio.wait(set(self._tidying))
         with contextlib.suppress(RuntimeError):  # the provider was closed first
             await self._provider.mounts.call(self._files.unmount)
         await asyncio.to_thread(self._files.remove)
+        if self._network is not None:
+            os.close(self._network)
+            self._network = None
         self._provider.forget(self)
+
+
+def spawn_in(network: int | None, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a process in a network namespace, in the thread that this is called in."""
+    with visiting(network):
+        return spawn(argv, HOST_ENV)
 
 
 def _kill_started(starting: asyncio.Future[subprocess.Popen[bytes]]) -> None:

@@ -201,8 +201,7 @@ class Shell:
             raise
         finally:
             watch.stop()
-            request.finish()
-            outputs.sink = late
+            request.finish(late)
         if report is None:
             return await self._ended(port, request, watch.note)
         self._settle(report, late)
