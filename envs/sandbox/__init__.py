@@ -32,6 +32,7 @@ from trajgym.envs.sandbox._find import (
 )
 from trajgym.envs.sandbox._pool import WarmPool
 from trajgym.envs.sandbox._processes import Process
+from trajgym.envs.sandbox._shares import HostShares
 from trajgym.envs.sandbox._shell import Shell
 from trajgym.envs.sandbox._trees import FileEntry
 
@@ -45,6 +46,7 @@ __all__ = [
     "EmbeddedSandbox",
     "FileEntry",
     "Finding",
+    "HostShares",
     "ImageNotFound",
     "Limits",
     "Process",

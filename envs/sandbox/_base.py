@@ -157,6 +157,10 @@ class Sandbox(ABC):
     def alive(self) -> bool:
         """False once it was closed, or is known to be gone; asks nobody."""
 
+    def assign(self, spec: SandboxSpec) -> None:
+        """Note for whom it is used from now on: a spec that differs in its labels only."""
+        self.spec = spec
+
     @abstractmethod
     async def settle(self) -> None:
         """Wait until the first command will find everything ready."""

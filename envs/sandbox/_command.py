@@ -142,6 +142,18 @@ class CommandSandbox(Sandbox):
         self.services: dict[str, Shell] = {}
         self.lost: tuple[str, ...] = ()
         self._disk_used = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def assign(self, spec: SandboxSpec) -> None:
+        """See :meth:`Sandbox.assign`; what carries the labels follows in the background."""
+        self.spec = spec
+        task = asyncio.create_task(self._relabel(spec.labels))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @abstractmethod
+    async def _relabel(self, labels: Mapping[str, str]) -> None:
+        """Let people see from outside for whom this is; raises nothing."""
 
     @abstractmethod
     async def _disk_use(self) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import secrets
 from functools import partial
 from pathlib import Path
@@ -46,6 +47,7 @@ KILL_SECONDS = 15.0
 RESYNC_SECONDS = 2.0
 CLOSE_SECONDS = 60.0
 SNAPSHOT_SECONDS = 300.0
+MAX_SESSION = 100
 
 
 class DockerSandbox(CommandSandbox):
@@ -84,6 +86,15 @@ class DockerSandbox(CommandSandbox):
     async def settle(self) -> None:
         """See :meth:`Sandbox.settle`."""
         await self.hosts.settle()
+
+    async def _relabel(self, labels: Mapping[str, str]) -> None:
+        session = re.sub(r"[^A-Za-z0-9_.-]", "-", labels.get("session", ""))[:MAX_SESSION]
+        if not session:
+            return
+        try:
+            await self.engine.call(lambda api: api.rename(self.container, f"{self.id}.{session}"))
+        except SandboxError as error:
+            _log.info("%s does not carry its session's name: %s", self.id, error)
 
     async def open_network(self) -> None:
         """Open the way to the places that the spec allows.
@@ -329,6 +340,8 @@ class DockerSandbox(CommandSandbox):
 
     async def _remove(self) -> None:
         self.hosts.close()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
         if self._reviving is not None:
             self._reviving.cancel()
             await asyncio.wait({self._reviving})

@@ -7,10 +7,8 @@ import contextlib
 import os
 import secrets
 import subprocess
-import tempfile
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trajgym.envs.sandbox._aio import Gate, see_through
@@ -29,9 +27,11 @@ from trajgym.envs.sandbox._errors import (
 from trajgym.envs.sandbox._mounts import MountThread
 from trajgym.envs.sandbox._net import new_namespace
 from trajgym.envs.sandbox._owner import is_dead, own_token
+from trajgym.envs.sandbox._place import default_root, own_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 __all__ = ["NO_NETWORKS", "EmbeddedProvider"]
 
@@ -44,11 +44,6 @@ FIX = (
     "kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0), "
     "run as root, or use Docker; inside a container start it with --privileged"
 )
-
-
-def _default_root() -> Path:
-    given = os.environ.get("TRAJGYM_SANDBOX_DIR")
-    return Path(given or Path(tempfile.gettempdir()) / f"trajgym-sandboxes-{os.geteuid()}")
 
 
 @dataclass(slots=True)
@@ -74,7 +69,7 @@ class EmbeddedProvider(SandboxProvider):
     name = "embedded"
 
     def __init__(self, root: Path | None = None, *, tool: str | None = None) -> None:
-        self.root = root or _default_root()
+        self.root = root or default_root()
         self._wanted = tool
         self._tool: Tool | None = None
         self._groups = ControlGroups()
@@ -101,7 +96,7 @@ class EmbeddedProvider(SandboxProvider):
 
     def _probe(self) -> Tool:
         """Return the first tool that can start a command here."""
-        self._prepare_root()
+        own_folder(self.root)
         tools = [tool for tool in find_tools() if self._wanted in {None, tool.name}]
         reasons = [] if tools else ["neither bwrap nor unshare is installed"]
         for tool in tools:
@@ -141,14 +136,6 @@ class EmbeddedProvider(SandboxProvider):
             self._bounds = group.bounds
             return ""
         return done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
-
-    def _prepare_root(self) -> None:
-        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        status = self.root.lstat()
-        if self.root.is_symlink() or status.st_uid != os.geteuid():
-            raise SandboxUnavailable(
-                f"{self.root} belongs to somebody else; set TRAJGYM_SANDBOX_DIR to another place"
-            )
 
     def new_folder(self, kind: str) -> Path:
         """Make a directory whose name says what it is and to which process it belongs."""

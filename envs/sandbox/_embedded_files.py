@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from trajgym.envs.sandbox._command import HOME
-from trajgym.envs.sandbox._embedded_plan import LATE, Layout, write_identity
+from trajgym.envs.sandbox._embedded_plan import LATE, Layout, write_identity, write_labels
 from trajgym.envs.sandbox._errors import SandboxStartFailed
 from trajgym.envs.sandbox._routes import hosts_of, plan_routes
 
@@ -147,9 +147,9 @@ class Files:
         if not (self.folder / "etc").exists():
             hosts = hosts_of(plan_routes(self.spec.allow))
             write_identity(self.folder, self.user, HOME, hosts)
-        return Layout(
-            self.folder, writable, readonly, self.user, self.spec.network, joined=self.joined
-        )
+            write_labels(self.folder, self.spec.labels)
+        network = self.spec.network
+        return Layout(self.folder, writable, readonly, self.user, network, joined=self.joined)
 
     def _fill(self, writable: dict[str, Path]) -> None:
         for path in (HOME, self.spec.workdir, *self.spec.trees):

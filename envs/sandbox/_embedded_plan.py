@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shlex
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LATE", "LATE_INSIDE", "SHELL", "Layout", "Tool", "describe", "find_tools", "limit_script",
-    "write_identity",
+    "write_identity", "write_labels",
 ]  # fmt: skip
 
 SANDBOX_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -121,6 +122,11 @@ def write_identity(
     (etc / "hosts").write_text("\n".join(lines) + "\n")
     (etc / "hostname").write_text("sandbox\n")
     (etc / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files dns\n")
+
+
+def write_labels(folder: Path, labels: Mapping[str, str]) -> None:
+    """Let people see for whom a sandbox's directory is. Blocks."""
+    (folder / "labels.json").write_text(json.dumps(dict(labels)))
 
 
 def limit_script(limits: Limits, bounds: frozenset[str]) -> str:

@@ -15,7 +15,13 @@ from trajgym.envs.sandbox._channel import Request
 from trajgym.envs.sandbox._command import CommandSandbox, command_env, gather_or_close
 from trajgym.envs.sandbox._embedded_files import remove_folder
 from trajgym.envs.sandbox._embedded_hosts import EmbeddedHosts, end
-from trajgym.envs.sandbox._embedded_plan import SANDBOX_PATH, SHELL, Tool, limit_script
+from trajgym.envs.sandbox._embedded_plan import (
+    SANDBOX_PATH,
+    SHELL,
+    Tool,
+    limit_script,
+    write_labels,
+)
 from trajgym.envs.sandbox._embedded_shell import EmbeddedShellPort
 from trajgym.envs.sandbox._errors import SandboxDied, SnapshotFailed
 from trajgym.envs.sandbox._net import visiting
@@ -77,7 +83,6 @@ class EmbeddedSandbox(CommandSandbox):
         self._limits = limit_script(spec.limits, group.bounds)
         self._running: set[ProcessChannel] = set()
         self._starting = 0
-        self._tidying: set[asyncio.Task[None]] = set()
         self._gate = asyncio.Lock()
         self.hosts = EmbeddedHosts(self.id, self._limits, self._spawn)
 
@@ -91,6 +96,10 @@ class EmbeddedSandbox(CommandSandbox):
     async def settle(self) -> None:
         """See :meth:`Sandbox.settle`."""
         await self.hosts.settle()
+
+    async def _relabel(self, labels: Mapping[str, str]) -> None:
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(write_labels, self._files.layout.folder, labels)
 
     async def open_network(self) -> None:
         """Open the way to the places that the spec allows.
@@ -275,11 +284,11 @@ class EmbeddedSandbox(CommandSandbox):
 
     def _tidy(self) -> None:
         task = asyncio.create_task(self._provider.mounts.call(self._files.tidy))
-        self._tidying.add(task)
+        self._tasks.add(task)
         task.add_done_callback(self._tidied)
 
     def _tidied(self, task: asyncio.Task[None]) -> None:
-        self._tidying.discard(task)
+        self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # the provider was closed first, and the mounts went with it
 
@@ -320,8 +329,8 @@ class EmbeddedSandbox(CommandSandbox):
         if self._relay is not None:
             await self._relay.close()
         await asyncio.to_thread(self._group.remove)
-        if self._tidying:
-            await asyncio.wait(set(self._tidying))
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
         with contextlib.suppress(RuntimeError):  # the provider was closed first
             await self._provider.mounts.call(self._files.unmount)
         await asyncio.to_thread(self._files.remove)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
@@ -15,7 +16,8 @@ from trajgym.envs.sandbox._aio import see_through
 from trajgym.envs.sandbox._base import Sandbox, SandboxProvider, SandboxSpec, Snapshot
 from trajgym.envs.sandbox._command import close_all
 from trajgym.envs.sandbox._docker import DockerProvider
-from trajgym.envs.sandbox._errors import SandboxError
+from trajgym.envs.sandbox._errors import SandboxError, SandboxUnavailable
+from trajgym.envs.sandbox._shares import HostShares
 from trajgym.trajectory import InvalidInput
 
 __all__ = ["WarmPool"]
@@ -25,6 +27,10 @@ WINDOW = 30.0
 """Seconds of demand that are kept ready for."""
 START_SECONDS = 120.0
 RETRY_SECONDS = 5.0
+
+
+class NoShare(SandboxUnavailable):
+    """The host's shares are taken."""
 
 
 @dataclass(slots=True)
@@ -48,13 +54,15 @@ class WarmPool(SandboxProvider):
     one session and is closed. Forks of Docker sandboxes take ready ones, too.
 
     A container's labels can't be changed once it is there: a ready one carries its owner's, and
-    those of the spec that was asked for first, without ``session``.
+    those of the spec that was asked for first, without ``session``; the session that it is handed
+    to becomes part of its name.
 
     Args:
         inner: starts them; closed with the pool.
         idle: most that wait for one spec.
         total: most that wait at all.
         reserve: bytes of the host's memory that stay free; below that none is started ahead.
+        shares: what the pools of all processes of this host may keep waiting together.
         seconds: after so long without demand, those that wait for a spec are closed.
     """
 
@@ -66,6 +74,7 @@ class WarmPool(SandboxProvider):
         total: int = 64,
         reserve: int = 1 << 30,
         seconds: float = 300.0,
+        shares: HostShares | None = None,
     ) -> None:
         if idle < 1 or total < 1:
             raise InvalidInput("a pool needs idle and total of at least 1")
@@ -75,6 +84,7 @@ class WarmPool(SandboxProvider):
         self._total = total
         self._reserve = reserve
         self._seconds = seconds
+        self._shares = shares or HostShares()
         self._kinds: dict[tuple[Any, ...], _Kind] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
@@ -97,7 +107,7 @@ class WarmPool(SandboxProvider):
         """Wait until so many (at most ``idle``) are ready.
 
         Raises:
-            SandboxError: they can't be started.
+            SandboxError: they can't be started, or the host's shares are taken.
         """
         kind = self._kind(spec)
         while not self._closed:
@@ -126,11 +136,12 @@ class WarmPool(SandboxProvider):
         found = None
         while kind.idle and found is None:
             found = kind.idle.popleft()
+            self._spawn(self._release(kind))
             if not found.alive:
                 self._spawn(found.close())
                 found = None
         if found is not None:
-            found.spec = spec
+            found.assign(spec)
         self._refill(kind)
         self._set_alarm()
         return found
@@ -161,8 +172,11 @@ class WarmPool(SandboxProvider):
         except SandboxError as error:
             if self._closed:
                 return
-            # Whoever asks for it next hears it himself.
             kind.not_before = time.monotonic() + RETRY_SECONDS
+            if isinstance(error, NoShare):
+                _log.info("no sandbox is started ahead: %s", error)
+                return
+            # Whoever asks for it next hears it himself.
             _log.warning("no sandbox could be started ahead: %s", error)
 
     async def _start(self, kind: _Kind) -> None:
@@ -171,13 +185,40 @@ class WarmPool(SandboxProvider):
             async with self._slots:
                 if self._closed:
                     return
-                made = await self.inner.start(kind.spec, timeout=START_SECONDS)
+                await self._claim(kind)
+                try:
+                    made = await self.inner.start(kind.spec, timeout=START_SECONDS)
+                except BaseException:
+                    await see_through(self._release(kind))
+                    raise
             await made.settle()
-            if made.alive:  # else the pool was closed meanwhile
+            if made.alive:
                 kind.idle.append(made)
+            else:  # the pool was closed meanwhile
+                await self._release(kind)
         finally:
             kind.starting -= 1
             kind.changed.set()
+
+    async def _claim(self, kind: _Kind) -> None:
+        memory = kind.spec.limits.memory
+        try:
+            refusal = await see_through(asyncio.to_thread(self._shares.claim, memory))
+        except OSError as error:
+            refusal = f"the host's shares can't be kept: {error}"
+        if refusal:
+            raise NoShare(refusal)
+
+    async def _release(self, kind: _Kind) -> None:
+        memory = kind.spec.limits.memory
+        try:
+            await see_through(asyncio.to_thread(self._shares.release, memory))
+        except (OSError, SandboxError) as error:
+            _log.warning("a share of the host was not given back: %s", error)
+
+    async def _drop(self, kind: _Kind) -> None:
+        releases = [self._release(kind) for _ in kind.idle]
+        await asyncio.gather(close_all(kind.idle), *releases)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -195,7 +236,7 @@ class WarmPool(SandboxProvider):
         for key, kind in list(self._kinds.items()):
             if now - kind.used >= self._seconds and not kind.starting:
                 del self._kinds[key]
-                self._spawn(close_all(kind.idle))
+                self._spawn(self._drop(kind))
         if self._kinds:
             self._set_alarm()
 
@@ -231,6 +272,8 @@ class WarmPool(SandboxProvider):
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=START_SECONDS)
         self._kinds.clear()
+        with contextlib.suppress(OSError, SandboxError):
+            await asyncio.to_thread(self._shares.close)
 
 
 def _key(spec: SandboxSpec) -> tuple[Any, ...]:
@@ -240,7 +283,9 @@ def _key(spec: SandboxSpec) -> tuple[Any, ...]:
         value = getattr(spec, entry.name)
         if entry.name == "labels":
             continue
-        found.append(tuple(sorted(value.items())) if isinstance(value, dict) else value)
+        if isinstance(value, dict):
+            value = tuple(sorted(value.items()))
+        found.append(tuple(value) if isinstance(value, list) else value)
     return tuple(found)
 
 
