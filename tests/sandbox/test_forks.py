@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,8 +24,6 @@ from trajgym.envs.sandbox import (
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from trajgym.envs.sandbox import Sandbox
 
 TINY = "trajgym/test-tiny"
@@ -113,6 +112,72 @@ async def test_embedded_fork_shares_what_is_there(
     assert _embedded_layers.disk_use(tmp_path / "sandboxes") < 2 * size
     await _close(box, *forks)
     assert _embedded_layers.disk_use(tmp_path / "sandboxes") < 1 << 20
+
+
+async def _grow(root: Sandbox, count: int) -> list[Sandbox]:
+    """A tree of one session: each branch forks from the one in the middle of those before it."""
+    branches = [root]
+    while len(branches) < count:
+        parent = branches[len(branches) // 2]
+        number = len(branches)
+        twins = await parent.forks(min(4, count - number))
+        for twin in twins:
+            await twin.run(f"echo {number} >> line; head -c 100000 /dev/zero > own; rm -f stale")
+        branches += twins
+    return branches
+
+
+def _disk(provider: SandboxProvider, boxes: list[Sandbox]) -> int:
+    """Bytes on the host of all that these sandboxes hold."""
+    if isinstance(provider, EmbeddedProvider):
+        return _embedded_layers.disk_use(provider.root)
+    ids = [box.container for box in boxes]  # type: ignore[attr-defined]
+    form = "{{.GraphDriver.Data.UpperDir}}"
+    uppers = docker("inspect", "--format", form, *ids).split()
+    return sum(_embedded_layers.disk_use(Path(upper)) for upper in uppers)
+
+
+async def _check_branches(provider: SandboxProvider, spec: SandboxSpec, count: int) -> None:
+    root = await provider.start(spec)
+    await root.run("head -c 4000000 /dev/urandom > blob; echo x > stale; echo 0 > line")
+    branches = await _grow(root, count)
+    try:
+        assert len({branch.id for branch in branches}) == count
+        sums = [await branch.run("cksum < blob; test -e stale; echo $?") for branch in branches]
+        assert {done.stdout for done in sums[1:]} == {sums[0].stdout.replace(b"\n0\n", b"\n1\n")}
+        lines = [(await branch.run("cat line")).stdout for branch in branches]
+        assert lines[0] == b"0\n"
+        assert max(line.count(b"\n") for line in lines) >= 3
+        used = _disk(provider, branches)
+        copies = 1 if isinstance(provider, EmbeddedProvider) else count
+        assert used < copies * 4_500_000 + count * 400_000
+    finally:
+        await _close(*branches)
+    if isinstance(provider, EmbeddedProvider):
+        assert _embedded_layers.disk_use(provider.root) < 1 << 20
+        assert not any(provider.layers.folder.iterdir())
+    else:
+        label = f"label=trajgym.provider={provider._id}"  # type: ignore[attr-defined]
+        assert not docker("ps", "-aq", "--filter", label)
+        assert not docker("images", "-q", "--filter", label)
+
+
+@EMBEDDED
+async def test_embedded_tree_of_64_branches(provider: EmbeddedProvider) -> None:
+    """Forks of forks, 64 of one session, share what they have in common and free all of it."""
+    await _check_branches(provider, SandboxSpec(), 64)
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    ("provider", "count"),
+    [("docker", 9), pytest.param("docker", 64, marks=pytest.mark.slow)],
+    indirect=["provider"],
+)
+@pytest.mark.timeout(900)
+async def test_docker_tree_of_branches(provider: SandboxProvider, count: int) -> None:
+    """Forks of forks of one container are what they should be, and none leaves anything."""
+    await _check_branches(provider, SandboxSpec(image=BASE), count)
 
 
 @EMBEDDED
