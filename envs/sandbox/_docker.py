@@ -14,6 +14,7 @@ from trajgym.envs.sandbox._base import SandboxProvider, SandboxSpec, Snapshot
 from trajgym.envs.sandbox._command import check_spec
 from trajgym.envs.sandbox._docker_engine import SLOW_SECONDS, DockerEngine
 from trajgym.envs.sandbox._docker_errors import ContainerGone, EngineLost, EngineRefused
+from trajgym.envs.sandbox._docker_fork import reap_stages
 from trajgym.envs.sandbox._docker_images import KIND
 from trajgym.envs.sandbox._docker_sandbox import (
     CLOSE_SECONDS,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from trajgym.envs.sandbox._base import Sandbox
+    from trajgym.envs.sandbox._docker_fork import Stage
 
 __all__ = ["DockerProvider"]
 
@@ -95,7 +97,8 @@ class DockerProvider(SandboxProvider):
     async def start(self, spec: SandboxSpec, *, timeout: float = 120.0) -> DockerSandbox:
         """See :meth:`SandboxProvider.start`; waiting for one of the few start slots counts."""
         check_spec(spec)
-        return await self._launch(spec, spec.image, timeout, fresh=True)
+        made = await self._launch(spec, spec.image, timeout, fresh=True)
+        return await self._served(made)
 
     async def restore(
         self, snapshot: Snapshot, spec: SandboxSpec, *, timeout: float = 120.0
@@ -111,20 +114,24 @@ class DockerProvider(SandboxProvider):
             raise SnapshotFailed(f"there is no snapshot {snapshot.id} on this engine") from error
         except SandboxError as error:
             raise engine_module.unavailable(self.engine.host, error) from error
-        return await self._launch(spec, snapshot.id, timeout, fresh=False)
+        return await self._served(await self._launch(spec, snapshot.id, timeout))
 
-    async def start_like(self, sandbox: DockerSandbox, timeout: float) -> DockerSandbox:
-        """Start a sandbox from the same image, without what changes will bring: trees, services.
+    def borrow_like(self, sandbox: DockerSandbox) -> DockerSandbox | None:
+        """Take a sandbox from the same image that waits in a pool, if there is one."""
+        usable = sandbox.image == sandbox.spec.image and not sandbox.spec.services
+        found = self.borrow(sandbox.spec) if usable and self.borrow is not None else None
+        return found if isinstance(found, DockerSandbox) else None
+
+    async def start_like(
+        self, sandbox: DockerSandbox, stage: Stage, timeout: float
+    ) -> DockerSandbox:
+        """Start a sandbox from the same image with another one's files, its services left out.
 
         Raises:
+            NotCarried: the files can't be laid under it.
             SandboxStartFailed, SandboxUnavailable: as for :meth:`start`.
         """
-        ready = sandbox.image == sandbox.spec.image and not sandbox.spec.services
-        if self.borrow is not None and ready:
-            warm = self.borrow(sandbox.spec)
-            if isinstance(warm, DockerSandbox):
-                return warm
-        return await self._launch(sandbox.spec, sandbox.image, timeout, fresh=False, services=False)
+        return await self._launch(sandbox.spec, sandbox.image, timeout, stage=stage)
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
@@ -136,8 +143,8 @@ class DockerProvider(SandboxProvider):
         image: str,
         timeout: float,
         *,
-        fresh: bool,
-        services: bool = True,
+        fresh: bool = False,
+        stage: Stage | None = None,
     ) -> DockerSandbox:
         self._refuse_if_closed()
         if spec.allow and (refusal := network_refusal(self.engine)):
@@ -145,7 +152,7 @@ class DockerProvider(SandboxProvider):
         self._used = True
         name = f"trajgym-{secrets.token_hex(8)}"
         labels = {**spec.labels, **self._labels("sandbox")}
-        launch = Launch(self.engine, spec, name, image, labels, fresh, self._pull)
+        launch = Launch(self.engine, spec, name, image, labels, fresh, stage, self._pull)
         future = self.engine.submit_start(launch)
         self._launches.add(future)
         future.add_done_callback(self._launches.discard)
@@ -163,12 +170,18 @@ class DockerProvider(SandboxProvider):
         sandbox.hosts.warm()
         try:
             await sandbox.open_network()
-            if services:
-                await sandbox.start_services()
         except BaseException as error:
             await sandbox.close()
             if isinstance(error, OSError):
                 raise SandboxStartFailed(f"no way out for the places allowed: {error}") from error
+            raise
+        return sandbox
+
+    async def _served(self, sandbox: DockerSandbox) -> DockerSandbox:
+        try:
+            await sandbox.start_services()
+        except BaseException:
+            await sandbox.close()
             raise
         return sandbox
 
@@ -211,6 +224,7 @@ class DockerProvider(SandboxProvider):
 
     async def reap(self) -> int:
         """See :meth:`SandboxProvider.reap`; snapshots of dead processes go too."""
+        await see_through(asyncio.to_thread(reap_stages))
         try:
             return await self.engine.call(
                 partial(_remove_where, f"{OURS}=1", _owner_is_dead),

@@ -6,19 +6,28 @@ The engine can list changes too, but compares whole images for it: seconds inste
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import os
+import secrets
 import stat
+import subprocess
 import tarfile
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trajgym.envs.sandbox._aio import see_through
+from trajgym.envs.sandbox._embedded_files import copy_folder, remove_folder
+from trajgym.envs.sandbox._errors import SandboxError
+from trajgym.envs.sandbox._owner import is_dead, own_token
+from trajgym.envs.sandbox._place import default_root, own_folder
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
     from trajgym.envs.sandbox._docker_sandbox import DockerSandbox
 
-__all__ = ["ChangeSet", "NotCarried", "apply_changes", "read_changes"]
+__all__ = ["ChangeSet", "NotCarried", "Stage", "apply_changes", "layer_of", "reap_stages", "staged"]
 
 MAX_ENTRIES = 20_000
 MAX_BYTES = 256 << 20
@@ -45,21 +54,94 @@ class ChangeSet(NamedTuple):
     """A tar of all paths in ``there``."""
 
 
-async def read_changes(sandbox: DockerSandbox) -> ChangeSet:
-    """Pack what differs from the image, at one moment: everything inside is paused meanwhile.
+class Stage:
+    """A container's layer as it was at one moment, copied aside on this host.
+
+    Args:
+        folder: a copy of the layer, whiteouts and all.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._changes: ChangeSet | None = None
+
+    def changes(self) -> ChangeSet:
+        """The layer as an archive, for containers that run already. Blocks.
+
+        Raises:
+            NotCarried: it can't be packed.
+        """
+        self._changes = self._changes or _read(self.folder, pack=True)
+        return self._changes
+
+    def lay(self, upper: Path) -> None:
+        """Make it the layer of a container of the same image that never ran. Blocks.
+
+        Raises:
+            NotCarried: it can't be written, or the result differs.
+        """
+        try:
+            copy_folder(self.folder, upper)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise NotCarried(f"{upper} can't be written: {error}") from error
+        _compare(_read(upper, pack=False), _read(self.folder, pack=False))
+
+
+@contextlib.asynccontextmanager
+async def staged(sandbox: DockerSandbox) -> AsyncIterator[Stage]:
+    """Copy a layer aside; everything inside is paused meanwhile, and no longer.
 
     Raises:
         NotCarried: too much, or the engine keeps its files elsewhere.
         SandboxDied: the sandbox is gone.
     """
     upper = await _layer(sandbox)
+    folder = default_root() / f"{own_token()}-stage-{secrets.token_hex(6)}"
+    copied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    copying = asyncio.create_task(_copy_paused(sandbox, upper, folder, copied))
+    try:
+        await asyncio.wait({copying, copied}, return_when=asyncio.FIRST_COMPLETED)
+        if copying.done():
+            copying.result()
+        yield Stage(folder)
+    finally:
+        await see_through(_clear(copying, folder))
+
+
+async def _copy_paused(
+    sandbox: DockerSandbox, upper: Path, folder: Path, copied: asyncio.Future[None]
+) -> None:
     call = sandbox.hosts.call
     async with sandbox.hosts.gate.shut():
         await call(lambda api: api.pause(sandbox.container))
         try:
-            return await see_through(asyncio.to_thread(_read, upper, pack=True))
+            await asyncio.to_thread(_copy, upper, folder)
+            copied.set_result(None)  # who waits goes on while the container wakes
         finally:
-            await see_through(call(lambda api: api.unpause(sandbox.container)))
+            await call(lambda api: api.unpause(sandbox.container))
+
+
+async def _clear(copying: asyncio.Task[None], folder: Path) -> None:
+    with contextlib.suppress(SandboxError, NotCarried):  # said already, or by the next command
+        await copying
+    await asyncio.to_thread(remove_folder, folder)
+
+
+def _copy(upper: Path, folder: Path) -> None:
+    _read(upper, pack=False)  # says if it is too much
+    try:
+        own_folder(folder.parent)
+        folder.mkdir(mode=0o700)
+        copy_folder(upper, folder)
+    except (OSError, SandboxError, subprocess.SubprocessError) as error:
+        raise NotCarried(f"{upper} can't be copied to {folder}: {error}") from error
+
+
+def reap_stages() -> None:
+    """Remove what processes that live no more had copied aside. Blocks."""
+    for folder in default_root().glob("*-stage-*"):
+        if is_dead(folder.name.partition("-")[0]):
+            remove_folder(folder)
 
 
 async def apply_changes(sandbox: DockerSandbox, changes: ChangeSet) -> None:
@@ -80,8 +162,12 @@ async def apply_changes(sandbox: DockerSandbox, changes: ChangeSet) -> None:
             lambda api: api.put_archive(sandbox.container, "/", changes.archive)
         )
     after = await asyncio.to_thread(_read, upper, pack=False)
-    odd = after.there.items() ^ changes.there.items()
-    if odd:
+    _compare(after._replace(gone=changes.gone), changes)
+
+
+def _compare(made: ChangeSet, wanted: ChangeSet) -> None:
+    odd = made.there.items() ^ wanted.there.items()
+    if odd or made.gone != wanted.gone:
         raise NotCarried(f"the copy differs: {sorted(odd)[:5]}")
 
 
@@ -90,8 +176,19 @@ def _under(path: str, others: frozenset[str]) -> bool:
 
 
 async def _layer(sandbox: DockerSandbox) -> Path:
-    """Where the engine keeps what a container has written."""
     seen = await sandbox.hosts.call(lambda api: api.inspect_container(sandbox.container))
+    return layer_of(seen)
+
+
+def layer_of(seen: Mapping[str, Any]) -> Path:
+    """Where the engine keeps what a container has written.
+
+    Args:
+        seen: what the engine says about the container.
+
+    Raises:
+        NotCarried: it can't be read from here.
+    """
     driver = seen.get("GraphDriver") or {}
     upper = Path((driver.get("Data") or {}).get("UpperDir") or "/nonexistent")
     if driver.get("Name") != "overlay2" or not os.access(upper, os.R_OK | os.X_OK):

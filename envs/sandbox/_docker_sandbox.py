@@ -19,10 +19,10 @@ from trajgym.envs.sandbox._command import CommandSandbox, gather_or_close
 from trajgym.envs.sandbox._docker_engine import SLOW_SECONDS, translated
 from trajgym.envs.sandbox._docker_errors import ContainerGone, EngineLost, EngineRefused
 from trajgym.envs.sandbox._docker_fork import (
-    ChangeSet,
     NotCarried,
+    Stage,
     apply_changes,
-    read_changes,
+    staged,
 )
 from trajgym.envs.sandbox._docker_hosts import DockerHosts, Host
 from trajgym.envs.sandbox._docker_images import REPOSITORY, keep_image
@@ -282,9 +282,9 @@ class DockerSandbox(CommandSandbox):
         if self.spec.readonly_root:
             await self.snapshot()  # says why not
         try:
-            changes = await read_changes(self)
-            starts = [self._copy(changes, timeout) for _ in range(count)]
-            return await gather_or_close([asyncio.ensure_future(start) for start in starts])
+            async with staged(self) as stage:
+                starts = [self._copy(stage, timeout) for _ in range(count)]
+                return await gather_or_close([asyncio.ensure_future(start) for start in starts])
         except NotCarried as reason:
             _log.info("%s is forked by a commit: %s", self.id, reason)
         snapshot = await self.snapshot()
@@ -299,10 +299,12 @@ class DockerSandbox(CommandSandbox):
         finally:
             await self._provider.discard(snapshot)
 
-    async def _copy(self, changes: ChangeSet, timeout: float) -> DockerSandbox:
-        made = await self._provider.start_like(self, timeout)
+    async def _copy(self, stage: Stage, timeout: float) -> DockerSandbox:
+        made = self._provider.borrow_like(self)
+        if made is None:
+            return await self._provider.start_like(self, stage, timeout)
         try:
-            await apply_changes(made, changes)
+            await apply_changes(made, await asyncio.to_thread(stage.changes))
         except BaseException:
             await made.close()
             raise
