@@ -47,6 +47,8 @@ class Host:
         self.stream = stream
         self.mark = mark
         self.pid = 0
+        self.kills = 0
+        """How many processes the memory limit had killed when it was opened."""
         self.poll: asyncio.Task[None] | None = None
         self._process = -1
 
@@ -228,7 +230,7 @@ class DockerHosts:
             except BaseException:
                 host.close()
                 raise
-        host.pid = report.pid
+        host.pid, host.kills = report.pid, report.oom_kills
         return host
 
     async def _poll(self, stream: ExecStream) -> None:

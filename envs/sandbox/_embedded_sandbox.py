@@ -207,7 +207,9 @@ class EmbeddedSandbox(CommandSandbox):
             script = SHELL.format(limits=self._limits)
             channel = await self._spawn(script, [program], {**env, MARK: mark})
             self._running.add(channel)
-            port = EmbeddedShellPort(channel, mark, self._files.layout.folder, self._running)
+            port = EmbeddedShellPort(
+                channel, mark, self._files.layout.folder, self._running, self._group
+            )
             if self._closed:
                 channel.kill()
             await port.ready()

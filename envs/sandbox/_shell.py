@@ -29,6 +29,7 @@ __all__ = ["Shell", "ShellPort", "ShellState"]
 
 RESYNC_SECONDS = 0.7
 HELPER_SECONDS = 15.0
+KILLED = 137
 STATE_LIMIT = 1 << 18
 
 
@@ -52,6 +53,14 @@ class ShellPort(ABC):
     @abstractmethod
     async def exit_code(self) -> int:
         """The status with which the shell has ended."""
+
+    @abstractmethod
+    async def oom_kills(self, report: Report | None) -> int:
+        """How many processes the memory limit has killed since this was last asked.
+
+        Args:
+            report: of the command; None if the shell died.
+        """
 
     @abstractmethod
     async def kill(self) -> None:
@@ -205,7 +214,7 @@ class Shell:
         if report is None:
             return await self._ended(port, request, watch.note)
         self._settle(report, late)
-        oom = report.oom_kills > 0
+        oom = await port.oom_kills(report) > 0
         return request.result(report.status, oom_killed=oom, note=watch.note)
 
     def _settle(self, report: Report, late: LateOutput | None) -> None:
@@ -232,7 +241,8 @@ class Shell:
     async def _ended(self, port: ShellPort, request: Request, note: str) -> CommandResult:
         code = await port.exit_code()
         await port.kill()
-        return request.result(code, note=note + self._lose("has ended"))
+        oom = code == KILLED and await port.oom_kills(None) > 0
+        return request.result(code, oom_killed=oom, note=note + self._lose("has ended"))
 
     def _lose(self, why: str) -> str:
         self._port = self._outputs = None
