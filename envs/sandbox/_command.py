@@ -48,9 +48,13 @@ exec head -c "$2" <"$1"
 READ_ERRORS = {61: "there is no such file", 62: "it is not a regular file"}
 
 WRITE = """\
+umask 022
+mode=
 if [ -d "$1" ]; then exit 63; fi
-if [ -e "$1" ] && [ ! -f "$1" ]; then exit 62; fi
-mkdir -p -- "${1%/*}/" && cat >"$1" && chmod -- "$2" "$1"
+if [ ! -e "$1" ]; then mode=644; elif [ ! -f "$1" ]; then exit 62; fi
+[ -d "${1%/*}/" ] || mkdir -p -- "${1%/*}/" || exit
+cat >"$1" || exit
+[ "$mode" = "$2" ] || chmod -- "$2" "$1"
 """
 TREE_ERRORS = {61: "there is no such directory", 64: "it is not a directory"}
 WRITE_ERRORS = {62: "it is not a regular file", 63: "it is a directory"}

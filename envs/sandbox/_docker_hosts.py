@@ -102,6 +102,7 @@ class DockerHosts:
         self._name = name
         self._idle: list[Host] = []
         self._retired: list[Host] = []
+        self._open_hosts: set[Host] = set()
         self._opening: asyncio.Task[Host] | None = None
         self._closed = False
         self.gate = Gate()
@@ -206,6 +207,8 @@ class DockerHosts:
             line = [*argv, *key, *words] if words is not None else list(argv)
             exec_id = await self.create_exec(line, env, stdin=True)
             host = Host(await self.attach(exec_id), env[MARK])
+            self._open_hosts.add(host)
+            host.stream.ended.add_done_callback(lambda _: self._open_hosts.discard(host))
             try:
                 request = Request(host.stream, host.stream, 4096, key)
                 if words is None:
@@ -316,13 +319,13 @@ class DockerHosts:
         return SandboxDied(f"sandbox {self._name} is gone: {error}")
 
     def close(self) -> None:
-        """Let go of all shells."""
+        """Let go of all shells, those that are given out, too."""
         self._closed = True
         opening, self._opening = self._opening, None
         if opening is not None:
             opening.add_done_callback(self._give_opened)
             opening.cancel()
-        for host in [*self._idle, *self._retired]:
+        for host in list(self._open_hosts):
             host.close()
         self._idle.clear()
         self._retired.clear()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -199,6 +200,10 @@ def _remove_groups(name: str) -> None:
                     return
 
 
+# Old versions take every network namespace of a new kernel for the host's, and refuse.
+RUNSC = '#!/bin/sh\nexec runsc --network=none "$@"\n'
+
+
 @pytest.fixture
 def private_engine(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """An engine of our own, which may be killed, in namespaces of its own."""
@@ -214,7 +219,10 @@ def private_engine(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes
         "bridge": "none",
         "iptables": "false",
         "cgroup-parent": f"trajgym-test-{os.getpid()}",
+        "add-runtime": f"runsc={tmp_path}/runsc",
     }
+    (tmp_path / "runsc").write_text(RUNSC)
+    (tmp_path / "runsc").chmod(0o755)
     command = ["unshare", *namespaces, "dockerd", *(f"--{k}={v}" for k, v in options.items())]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
@@ -256,3 +264,33 @@ async def test_engine_dies_mid_session(
             await provider.start(SandboxSpec(image="tiny"))
         await sandbox.close()
     assert time.monotonic() - begun < 40
+
+
+@pytest.fixture
+def gvisor() -> None:
+    """Its runtime; a missing one fails the test, it never skips unless it is asked to."""
+    if os.environ.get("TRAJGYM_TEST_GVISOR") == "0":
+        pytest.skip("TRAJGYM_TEST_GVISOR=0")
+    if shutil.which("runsc") is None:
+        pytest.fail("no runsc: install it (Debian has it), or set TRAJGYM_TEST_GVISOR=0")
+
+
+@pytest.mark.usefixtures("gvisor")
+async def test_gvisor(private_engine: tuple[str, subprocess.Popen[bytes]]) -> None:
+    """Under gVisor commands see its kernel, not the host's; kills, kept shells and forks work."""
+    host, _ = private_engine
+    async with DockerProvider(host, runtime="runsc") as provider:
+        await provider.check()
+        async with await provider.start(SandboxSpec(image="tiny")) as box:
+            saw = await box.run("cat /proc/version; echo $HOME > file")
+            assert b"Linux version" in saw.stdout
+            assert os.uname().release.encode() not in saw.stdout
+            assert (await box.run("(sleep 300 &) ; sleep 300", timeout=1.0)).timed_out
+            shell = await box.shell()
+            await shell.run("cd /tmp; x=1")
+            assert (await shell.run("pwd; echo $x")).stdout == b"/tmp\n1\n"
+            async with await box.fork() as fork:
+                assert (await fork.run("cat file")).stdout == b"/home/agent\n"
+                assert (await fork.shells[shell.name].run("pwd")).stdout == b"/tmp\n"
+        with pytest.raises(SandboxUnavailable, match="runsc has a network of its own"):
+            await provider.start(SandboxSpec(image="tiny", allow=("pypi.org:443",)))
