@@ -307,7 +307,7 @@ async def _containers(provider: SandboxProvider) -> int:
 
 def swe_rex(python: str, ours: dict[str, float]) -> None:
     report.head("swe-rex")
-    script = Path(__file__).parent / "peers" / "swerex.py"
+    script = Path(__file__).parent / "peers" / "swe_rex.py"
     command = [python, str(script), "--build", "trajgym/bench:swerex"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]

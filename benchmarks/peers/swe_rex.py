@@ -8,7 +8,8 @@ one sleeps for two seconds.
 The container's image must hold the server already. `--build IMAGE` makes one on the base image
 from wheels that pip downloads on the host, without network in the build.
 
-Usage: python swerex.py [--build] [IMAGE], with the python of an environment that has swe-rex.
+Usage: python swe_rex.py [--build] [IMAGE], with the python of an environment
+that has swe-rex, and aiohttp, which its Docker deployment imports without declaring it.
 """
 
 from __future__ import annotations
