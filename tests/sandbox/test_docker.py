@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import os
-import shutil
-import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.sandbox.conftest import BASE, docker, tiny_root
+from tests.sandbox.conftest import BASE, docker
 from trajgym.envs.sandbox import (
     DockerProvider,
     ImageNotFound,
@@ -28,7 +24,7 @@ from trajgym.envs.sandbox import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("engine")]
 
@@ -185,112 +181,3 @@ async def test_no_engine() -> None:
         for call in (provider.check(), provider.start(SandboxSpec(image=BASE))):
             with pytest.raises(SandboxUnavailable, match=r"/nonexistent.*docker-engine\.sh"):
                 await call
-
-
-def _remove_groups(name: str) -> None:
-    """Remove the control groups of a killed engine, once their processes are gone."""
-    deadline = time.monotonic() + 10
-    folders = [*Path("/sys/fs/cgroup").glob(name), *Path("/sys/fs/cgroup").glob(f"*/{name}")]
-    for folder in folders:
-        for found, _, _ in os.walk(folder, topdown=False):
-            while Path(found).exists():
-                with contextlib.suppress(OSError):
-                    Path(found).rmdir()
-                if time.monotonic() > deadline:
-                    return
-
-
-# Old versions take every network namespace of a new kernel for the host's, and refuse.
-RUNSC = '#!/bin/sh\nexec runsc --network=none "$@"\n'
-
-
-@pytest.fixture
-def private_engine(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """An engine of our own, which may be killed, in namespaces of its own."""
-    if os.geteuid() != 0:
-        pytest.fail("this test starts an engine of its own, which needs root")
-    host = f"unix://{tmp_path}/docker.sock"
-    namespaces = ["--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
-    options = {
-        "data-root": f"{tmp_path}/data",
-        "exec-root": f"{tmp_path}/exec",
-        "pidfile": f"{tmp_path}/pid",
-        "host": host,
-        "bridge": "none",
-        "iptables": "false",
-        "cgroup-parent": f"trajgym-test-{os.getpid()}",
-        "add-runtime": f"runsc={tmp_path}/runsc",
-    }
-    (tmp_path / "runsc").write_text(RUNSC)
-    (tmp_path / "runsc").chmod(0o755)
-    command = ["unshare", *namespaces, "dockerd", *(f"--{k}={v}" for k, v in options.items())]
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    try:
-        deadline = time.monotonic() + 40
-        while subprocess.run(["docker", "-H", host, "info"], capture_output=True).returncode != 0:
-            if time.monotonic() > deadline or process.poll() is not None:
-                pytest.fail(f"no private engine: {(tmp_path / 'log').read_text()[-2000:]}")
-        subprocess.run(
-            ["docker", "-H", host, "import", "-", "tiny"],
-            input=tiny_root(),
-            capture_output=True,
-            check=True,
-        )
-        yield host, process
-    finally:
-        process.kill()
-        process.wait()
-        _remove_groups(f"trajgym-test-{os.getpid()}")
-
-
-async def test_engine_dies_mid_session(
-    private_engine: tuple[str, subprocess.Popen[bytes]],
-) -> None:
-    """When the engine dies running commands end as SandboxDied, and closing is quick."""
-    host, process = private_engine
-    async with DockerProvider(host) as provider:
-        sandbox = await provider.start(SandboxSpec(image="tiny"))
-        running = asyncio.create_task(sandbox.run("touch begun; sleep 60"))
-        while not (await sandbox.run("test -e begun")).ok:
-            pass
-        process.send_signal(signal.SIGKILL)
-        begun = time.monotonic()
-        with pytest.raises(SandboxDied):
-            await running
-        with pytest.raises(SandboxDied):
-            await sandbox.run("true")
-        with pytest.raises(SandboxUnavailable):
-            await provider.start(SandboxSpec(image="tiny"))
-        await sandbox.close()
-    assert time.monotonic() - begun < 40
-
-
-@pytest.fixture
-def gvisor() -> None:
-    """Its runtime; a missing one fails the test, it never skips unless it is asked to."""
-    if os.environ.get("TRAJGYM_TEST_GVISOR") == "0":
-        pytest.skip("TRAJGYM_TEST_GVISOR=0")
-    if shutil.which("runsc") is None:
-        pytest.fail("no runsc: install it (Debian has it), or set TRAJGYM_TEST_GVISOR=0")
-
-
-@pytest.mark.usefixtures("gvisor")
-async def test_gvisor(private_engine: tuple[str, subprocess.Popen[bytes]]) -> None:
-    """Under gVisor commands see its kernel, not the host's; kills, kept shells and forks work."""
-    host, _ = private_engine
-    async with DockerProvider(host, runtime="runsc") as provider:
-        await provider.check()
-        async with await provider.start(SandboxSpec(image="tiny")) as box:
-            saw = await box.run("cat /proc/version; echo $HOME > file")
-            assert b"Linux version" in saw.stdout
-            assert os.uname().release.encode() not in saw.stdout
-            assert (await box.run("(sleep 300 &) ; sleep 300", timeout=1.0)).timed_out
-            shell = await box.shell()
-            await shell.run("cd /tmp; x=1")
-            assert (await shell.run("pwd; echo $x")).stdout == b"/tmp\n1\n"
-            async with await box.fork() as fork:
-                assert (await fork.run("cat file")).stdout == b"/home/agent\n"
-                assert (await fork.shells[shell.name].run("pwd")).stdout == b"/tmp\n"
-        with pytest.raises(SandboxUnavailable, match="runsc has a network of its own"):
-            await provider.start(SandboxSpec(image="tiny", allow=("pypi.org:443",)))
