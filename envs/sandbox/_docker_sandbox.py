@@ -260,6 +260,7 @@ class DockerSandbox(CommandSandbox):
             self.hosts.warm()
         if self.spec.allow or self.spec.services:
             self._reviving = asyncio.create_task(self._revive())
+            self._reviving.add_done_callback(_seen)
 
     async def _revive(self) -> None:
         if self._relay is not None:
@@ -357,6 +358,12 @@ class DockerSandbox(CommandSandbox):
             return  # the engine is gone, or will be found again by the reaper
         finally:
             await self._provider.forget(self)
+
+
+def _seen(reviving: asyncio.Task[None]) -> None:
+    """The next command hears what went wrong; if there is none, nobody needs to."""
+    if not reviving.cancelled():
+        reviving.exception()
 
 
 def remove_container(name: str, api: Any) -> None:

@@ -289,6 +289,9 @@ def describe(bounds: frozenset[str]) -> dict[str, str]:
         "cpu": "NOT limited",
     }
     who = f"uid {ROOT_USER[0]}" if os.geteuid() == 0 else "this process's user"
+    named = "by `allow` the places it names, over TCP"
+    if os.geteuid() != 0:
+        named = "`allow` is refused, it takes root"
     return {
         "kernel": "shared with the host, and NO system call filter: a kernel bug is a way out",
         "privileges": f"no capabilities, no new privileges; on the host commands are {who}",
@@ -297,7 +300,7 @@ def describe(bounds: frozenset[str]) -> dict[str, str]:
         "files": "the host's /usr, parts of /etc and the spec's readonly trees can be read; only "
         "the sandbox's own directories can be written, and only they are kept",
         "disk": "looked at twice a second while a command runs; one file can't outgrow it",
-        "network": "none but an own loopback; by `allow` the places it names, over TCP; by "
-        "`network` all of the HOST's, its loopback included",
+        "network": f"none but an own loopback; {named}; by `network` all of the HOST's, its "
+        "loopback included",
         **{name: held if name in bounds else text for name, text in loose.items()},
     }

@@ -129,6 +129,7 @@ def test_version_2_control_groups(tmp_path: Path) -> None:
     assert (folder / "pids.max").read_text() == "7"
     assert (folder / "cpu.max").read_text() == "50000 100000"
     assert group.bounds == {"memory", "pids", "cpu"}
+    assert group.entrances == [str(folder / "cgroup.procs")]
     (folder / "memory.events").write_text("oom 3\noom_kill 2\n")
     assert group.oom_kills() == 2
 
