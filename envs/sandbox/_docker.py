@@ -16,10 +16,10 @@ from trajgym.envs.sandbox._docker_engine import SLOW_SECONDS, DockerEngine
 from trajgym.envs.sandbox._docker_errors import ContainerGone, EngineLost, EngineRefused
 from trajgym.envs.sandbox._docker_fork import reap_stages
 from trajgym.envs.sandbox._docker_images import KIND
+from trajgym.envs.sandbox._docker_network import network_refusal
 from trajgym.envs.sandbox._docker_sandbox import (
     CLOSE_SECONDS,
     DockerSandbox,
-    network_refusal,
     remove_container,
 )
 from trajgym.envs.sandbox._docker_start import Launch

@@ -9,7 +9,6 @@ import os
 import re
 import secrets
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trajgym.envs.sandbox._aio import see_through
@@ -27,6 +26,7 @@ from trajgym.envs.sandbox._docker_fork import (
 from trajgym.envs.sandbox._docker_hosts import DockerHosts, Host
 from trajgym.envs.sandbox._docker_images import REPOSITORY, keep_image
 from trajgym.envs.sandbox._docker_kill import KILL
+from trajgym.envs.sandbox._docker_network import open_network_of
 from trajgym.envs.sandbox._docker_shell import DockerShellPort
 from trajgym.envs.sandbox._errors import SandboxDied, SandboxError, SnapshotFailed
 from trajgym.envs.sandbox._protocol import MARK, STDIN_LIMIT, command_text
@@ -37,10 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from trajgym.envs.sandbox._docker import DockerProvider
-    from trajgym.envs.sandbox._docker_engine import DockerEngine
     from trajgym.envs.sandbox._shell import ShellPort
 
-__all__ = ["CLOSE_SECONDS", "DockerSandbox", "network_refusal", "remove_container"]
+__all__ = ["CLOSE_SECONDS", "DockerSandbox", "remove_container"]
 
 _log = logging.getLogger(__name__)
 KILL_SECONDS = 15.0
@@ -377,30 +376,3 @@ def layer_size(api: Any, container: str) -> int:
     url = api._url("/containers/{0}/json", container)
     seen = api._result(api._get(url, params={"size": 1}), json=True)
     return int(seen.get("SizeRw") or 0)
-
-
-def network_refusal(engine: DockerEngine) -> str:
-    """Why no relay can listen in containers of this engine; empty if one can."""
-    if os.geteuid() != 0 or not engine.host.startswith("unix://"):
-        return "it takes root on the engine's own host; run there as root, or leave it away"
-    if engine.runtime not in {None, "runc", "crun"}:
-        return f"runtime {engine.runtime} has a network of its own; use the engine's default"
-    return ""
-
-
-def open_network_of(pid: int, container: str) -> int:
-    """Open the network namespace of a container's first process. Blocks.
-
-    Raises:
-        OSError: there is no such process on this host, or it is another one.
-    """
-    handle = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        # Looked at after opening: the number may have gone to another process before.
-        if container in Path(f"/proc/{pid}/cgroup").read_text():
-            return handle
-    except BaseException:
-        os.close(handle)
-        raise
-    os.close(handle)
-    raise ProcessLookupError(f"process {pid} is not of container {container}")

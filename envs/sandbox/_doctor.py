@@ -8,7 +8,7 @@ import shutil
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trajgym.envs.sandbox._docker import DockerProvider
-from trajgym.envs.sandbox._docker_sandbox import network_refusal
+from trajgym.envs.sandbox._docker_network import network_refusal
 from trajgym.envs.sandbox._embedded import NO_NETWORKS, EmbeddedProvider
 from trajgym.envs.sandbox._errors import SandboxError, SandboxUnavailable
 
