@@ -28,7 +28,16 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from bounds import BareShell, BareSocket, available, descriptors, grown_image, load, resident
+from bounds import (
+    BareShell,
+    BareSocket,
+    available,
+    descriptors,
+    grown_image,
+    held_by,
+    load,
+    resident,
+)
 
 from trajgym.envs.sandbox import (
     DockerProvider,
@@ -268,6 +277,8 @@ async def idle(provider: SandboxProvider, spec: SandboxSpec, count: int) -> None
     await asyncio.gather(*(box.run("true") for box in boxes))
     each = (before - available()) / count
     say(f"memory of the host for each of {count} idle", each, "MiB", below=12)
+    names = [getattr(box, "container", box.id) for box in boxes]
+    say("... of its processes", await asyncio.to_thread(held_by, names) / count, "MiB", below=12)
     say("command among them", await median(lambda: boxes[0].run("true"), 50))
     await asyncio.gather(*(box.close() for box in boxes))
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
-    "BareShell", "BareSocket", "available", "descriptors", "grown_image", "load", "resident",
+    "BareShell", "BareSocket", "available", "descriptors", "grown_image", "held_by", "load",
+    "resident",
 ]  # fmt: skip
 
 BUFFER = 1 << 18
@@ -108,6 +109,23 @@ def available() -> float:
 def resident() -> float:
     """MiB of memory that this process has."""
     return _kibibytes("/proc/self/status", "VmRSS") / 1024
+
+
+def held_by(names: list[str]) -> float:
+    """MiB that the processes of sandboxes take, what they share with others in proportion.
+
+    Args:
+        names: what stands in their control groups or, for the engine's helpers, command lines.
+    """
+    total = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cgroup").read_text() + (folder / "cmdline").read_text()
+            if any(name in words for name in names):
+                total += _kibibytes(f"{folder}/smaps_rollup", "Pss:")
+        except (OSError, StopIteration):
+            continue  # gone meanwhile
+    return total / 1024
 
 
 def descriptors() -> int:
