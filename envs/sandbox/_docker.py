@@ -14,7 +14,6 @@ from trajgym.envs.sandbox._base import SandboxProvider, SandboxSpec, Snapshot
 from trajgym.envs.sandbox._command import check_spec
 from trajgym.envs.sandbox._docker_engine import SLOW_SECONDS, DockerEngine
 from trajgym.envs.sandbox._docker_errors import ContainerGone, EngineLost, EngineRefused
-from trajgym.envs.sandbox._docker_fork import reap_stages
 from trajgym.envs.sandbox._docker_images import KIND
 from trajgym.envs.sandbox._docker_network import network_refusal
 from trajgym.envs.sandbox._docker_sandbox import (
@@ -23,6 +22,7 @@ from trajgym.envs.sandbox._docker_sandbox import (
     remove_container,
 )
 from trajgym.envs.sandbox._docker_start import Launch
+from trajgym.envs.sandbox._embedded_files import remove_folder
 from trajgym.envs.sandbox._errors import (
     SandboxError,
     SandboxStartFailed,
@@ -33,6 +33,7 @@ from trajgym.envs.sandbox._owner import is_dead, own_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from trajgym.envs.sandbox._base import Sandbox
     from trajgym.envs.sandbox._docker_fork import Stage
@@ -68,6 +69,7 @@ class DockerProvider(SandboxProvider):
         self.borrow: Callable[[SandboxSpec], Sandbox | None] | None = None
         """Gives a sandbox that waits for a spec, or nothing; set by a pool."""
         self._launches: set[asyncio.Future[str]] = set()
+        self._clearing: set[asyncio.Task[None]] = set()
         self._closed = False
         self._used = False
 
@@ -116,11 +118,22 @@ class DockerProvider(SandboxProvider):
             raise engine_module.unavailable(self.engine.host, error) from error
         return await self._served(await self._launch(spec, snapshot.id, timeout))
 
-    def borrow_like(self, sandbox: DockerSandbox) -> DockerSandbox | None:
-        """Take a sandbox from the same image that waits in a pool, if there is one."""
+    def borrow_like(self, sandbox: DockerSandbox, count: int) -> list[DockerSandbox]:
+        """Take up to so many sandboxes from the same image that wait in a pool."""
+        found: list[DockerSandbox] = []
         usable = sandbox.image == sandbox.spec.image and not sandbox.spec.services
-        found = self.borrow(sandbox.spec) if usable and self.borrow is not None else None
-        return found if isinstance(found, DockerSandbox) else None
+        while usable and self.borrow is not None and len(found) < count:
+            taken = self.borrow(sandbox.spec)
+            if not isinstance(taken, DockerSandbox):
+                break
+            found.append(taken)
+        return found
+
+    def clear_later(self, folder: Path) -> None:
+        """Remove a directory of this host in the background; closing waits for it."""
+        clearing = asyncio.create_task(asyncio.to_thread(remove_folder, folder))
+        self._clearing.add(clearing)
+        clearing.add_done_callback(self._clearing.discard)
 
     async def start_like(
         self, sandbox: DockerSandbox, stage: Stage, timeout: float
@@ -224,7 +237,6 @@ class DockerProvider(SandboxProvider):
 
     async def reap(self) -> int:
         """See :meth:`SandboxProvider.reap`; snapshots of dead processes go too."""
-        await see_through(asyncio.to_thread(reap_stages))
         try:
             return await self.engine.call(
                 partial(_remove_where, f"{OURS}=1", _owner_is_dead),
@@ -252,6 +264,8 @@ class DockerProvider(SandboxProvider):
                     partial(_remove_where, f"{PROVIDER}={self._id}", lambda _labels: True),
                     seconds=CLOSE_SECONDS,
                 )
+        if self._clearing:
+            await asyncio.wait(set(self._clearing))
         self.engine.shutdown()
 
     def isolation(self) -> dict[str, str]:

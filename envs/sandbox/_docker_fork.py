@@ -13,21 +13,20 @@ import secrets
 import stat
 import subprocess
 import tarfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trajgym.envs.sandbox._aio import see_through
-from trajgym.envs.sandbox._embedded_files import copy_folder, remove_folder
+from trajgym.envs.sandbox._embedded_files import copy_folder
 from trajgym.envs.sandbox._errors import SandboxError
-from trajgym.envs.sandbox._owner import is_dead, own_token
-from trajgym.envs.sandbox._place import default_root, own_folder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from trajgym.envs.sandbox._docker_sandbox import DockerSandbox
 
-__all__ = ["ChangeSet", "NotCarried", "Stage", "apply_changes", "layer_of", "reap_stages", "staged"]
+__all__ = ["ChangeSet", "NotCarried", "Stage", "apply_changes", "layer_of", "staged"]
 
 MAX_ENTRIES = 20_000
 MAX_BYTES = 256 << 20
@@ -58,12 +57,25 @@ class Stage:
     """A container's layer as it was at one moment, copied aside on this host.
 
     Args:
-        folder: a copy of the layer, whiteouts and all.
+        layer: the copy, whiteouts and all.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._changes: ChangeSet | None = None
+    def __init__(self, layer: Path) -> None:
+        self._layer = layer
+        self._lock = threading.RLock()
+        self._starts = 0
+        self._packs = False
+        self._seen: ChangeSet | None = None
+        self._packed: ChangeSet | None = None
+
+    def expect(self, *, starts: int, packs: bool) -> None:
+        """Say what it will be used for, before it is.
+
+        Args:
+            starts: how often it will be laid; the last one gets the files themselves.
+            packs: whether somebody asks for the changes.
+        """
+        self._starts, self._packs = starts, packs
 
     def changes(self) -> ChangeSet:
         """The layer as an archive, for containers that run already. Blocks.
@@ -71,8 +83,9 @@ class Stage:
         Raises:
             NotCarried: it can't be packed.
         """
-        self._changes = self._changes or _read(self.folder, pack=True)
-        return self._changes
+        with self._lock:
+            self._packed = self._packed or _read(self._layer, pack=True)
+            return self._packed
 
     def lay(self, upper: Path) -> None:
         """Make it the layer of a container of the same image that never ran. Blocks.
@@ -80,11 +93,28 @@ class Stage:
         Raises:
             NotCarried: it can't be written, or the result differs.
         """
-        try:
-            copy_folder(self.folder, upper)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise NotCarried(f"{upper} can't be written: {error}") from error
-        _compare(_read(upper, pack=False), _read(self.folder, pack=False))
+        with self._lock:
+            if self._packs:
+                self.changes()
+            self._seen = self._seen or _read(self._layer, pack=False)
+            self._starts -= 1
+            try:
+                if self._starts or not _move(self._layer, upper):
+                    copy_folder(self._layer, upper)
+            except (OSError, subprocess.SubprocessError) as error:
+                raise NotCarried(f"{upper} can't be written: {error}") from error
+        _compare(_read(upper, pack=False), self._seen)
+
+
+def _move(layer: Path, upper: Path) -> bool:
+    """Put a directory in the place of an empty one, if that can be."""
+    try:
+        upper.rmdir()
+        layer.rename(upper)
+    except OSError:
+        upper.mkdir(exist_ok=True)
+        return False
+    return True
 
 
 @contextlib.asynccontextmanager
@@ -96,52 +126,44 @@ async def staged(sandbox: DockerSandbox) -> AsyncIterator[Stage]:
         SandboxDied: the sandbox is gone.
     """
     upper = await _layer(sandbox)
-    folder = default_root() / f"{own_token()}-stage-{secrets.token_hex(6)}"
+    # Beside the layer itself: one file system, and the engine removes it with the container.
+    layer = upper.parent / f"trajgym-{secrets.token_hex(8)}"
     copied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    copying = asyncio.create_task(_copy_paused(sandbox, upper, folder, copied))
+    copying = asyncio.create_task(_copy_paused(sandbox, upper, layer, copied))
     try:
         await asyncio.wait({copying, copied}, return_when=asyncio.FIRST_COMPLETED)
         if copying.done():
             copying.result()
-        yield Stage(folder)
+        yield Stage(layer)
     finally:
-        await see_through(_clear(copying, folder))
+        await see_through(_finish(copying))
+        sandbox.clear_later(layer)
 
 
 async def _copy_paused(
-    sandbox: DockerSandbox, upper: Path, folder: Path, copied: asyncio.Future[None]
+    sandbox: DockerSandbox, upper: Path, layer: Path, copied: asyncio.Future[None]
 ) -> None:
     call = sandbox.hosts.call
     async with sandbox.hosts.gate.shut():
         await call(lambda api: api.pause(sandbox.container))
         try:
-            await asyncio.to_thread(_copy, upper, folder)
+            await asyncio.to_thread(_copy, upper, layer)
             copied.set_result(None)  # who waits goes on while the container wakes
         finally:
             await call(lambda api: api.unpause(sandbox.container))
 
 
-async def _clear(copying: asyncio.Task[None], folder: Path) -> None:
+async def _finish(copying: asyncio.Task[None]) -> None:
     with contextlib.suppress(SandboxError, NotCarried):  # said already, or by the next command
         await copying
-    await asyncio.to_thread(remove_folder, folder)
 
 
-def _copy(upper: Path, folder: Path) -> None:
+def _copy(upper: Path, layer: Path) -> None:
     _read(upper, pack=False)  # says if it is too much
     try:
-        own_folder(folder.parent)
-        folder.mkdir(mode=0o700)
-        copy_folder(upper, folder)
-    except (OSError, SandboxError, subprocess.SubprocessError) as error:
-        raise NotCarried(f"{upper} can't be copied to {folder}: {error}") from error
-
-
-def reap_stages() -> None:
-    """Remove what processes that live no more had copied aside. Blocks."""
-    for folder in default_root().glob("*-stage-*"):
-        if is_dead(folder.name.partition("-")[0]):
-            remove_folder(folder)
+        copy_folder(upper, layer)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NotCarried(f"{upper} can't be copied to {layer}: {error}") from error
 
 
 async def apply_changes(sandbox: DockerSandbox, changes: ChangeSet) -> None:

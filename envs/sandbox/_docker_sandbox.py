@@ -35,6 +35,7 @@ from trajgym.envs.sandbox._routes import plan_routes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from trajgym.envs.sandbox._docker import DockerProvider
     from trajgym.envs.sandbox._shell import ShellPort
@@ -283,8 +284,12 @@ class DockerSandbox(CommandSandbox):
             await self.snapshot()  # says why not
         try:
             async with staged(self) as stage:
-                starts = [self._copy(stage, timeout) for _ in range(count)]
-                return await gather_or_close([asyncio.ensure_future(start) for start in starts])
+                ready = self._provider.borrow_like(self, count)
+                stage.expect(starts=count - len(ready), packs=bool(ready))
+                works = [self._fill(box, stage) for box in ready]
+                start = partial(self._provider.start_like, self, stage, timeout)
+                works += [start() for _ in range(count - len(ready))]
+                return await gather_or_close([asyncio.ensure_future(work) for work in works])
         except NotCarried as reason:
             _log.info("%s is forked by a commit: %s", self.id, reason)
         snapshot = await self.snapshot()
@@ -299,16 +304,17 @@ class DockerSandbox(CommandSandbox):
         finally:
             await self._provider.discard(snapshot)
 
-    async def _copy(self, stage: Stage, timeout: float) -> DockerSandbox:
-        made = self._provider.borrow_like(self)
-        if made is None:
-            return await self._provider.start_like(self, stage, timeout)
+    async def _fill(self, made: DockerSandbox, stage: Stage) -> DockerSandbox:
         try:
             await apply_changes(made, await asyncio.to_thread(stage.changes))
         except BaseException:
             await made.close()
             raise
         return made
+
+    def clear_later(self, folder: Path) -> None:
+        """Remove a directory of the host in the background; the provider sees it through."""
+        self._provider.clear_later(folder)
 
     async def snapshot(self) -> Snapshot:
         """See :meth:`Sandbox.snapshot`: an image with this container's files."""

@@ -27,6 +27,7 @@ WINDOW = 30.0
 """Seconds of demand that are kept ready for."""
 START_SECONDS = 120.0
 RETRY_SECONDS = 5.0
+REFILL_SECONDS = 0.2
 
 
 class NoShare(SandboxUnavailable):
@@ -42,6 +43,7 @@ class _Kind:
     demand: deque[float] = field(default_factory=deque)
     used: float = 0.0
     starting: int = 0
+    refill: asyncio.TimerHandle | None = None
     not_before: float = 0.0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -142,9 +144,19 @@ class WarmPool(SandboxProvider):
                 found = None
         if found is not None:
             found.assign(spec)
-        self._refill(kind)
+        self._refill_soon(kind)
         self._set_alarm()
         return found
+
+    def _refill_soon(self, kind: _Kind) -> None:
+        """A start takes a processor: let those who were just served use theirs first."""
+        if kind.refill is None:
+
+            def refill() -> None:
+                kind.refill = None
+                self._refill(kind)
+
+            kind.refill = asyncio.get_running_loop().call_later(REFILL_SECONDS, refill)
 
     def _kind(self, spec: SandboxSpec) -> _Kind:
         key = _key(spec)
@@ -265,6 +277,9 @@ class WarmPool(SandboxProvider):
         self._closed = True
         if self._alarm is not None:
             self._alarm.cancel()
+        for kind in self._kinds.values():
+            if kind.refill is not None:
+                kind.refill.cancel()
         await see_through(self._close())
 
     async def _close(self) -> None:

@@ -91,8 +91,8 @@ async def test_budgets(provider: EmbeddedProvider, monkeypatch: pytest.MonkeyPat
         one, two = SandboxSpec(), SandboxSpec(env={"A": "1"})
         await pool.warm(one)
         assert pool.take(two) is None
-        async with asyncio.timeout(30):
-            await asyncio.gather(*pool._tasks)
+        pool._refill(pool._kind(two))
+        assert not pool._kind(two).starting
         assert pool.ready(two) == 0
     with pytest.raises(InvalidInput):
         WarmPool(provider, idle=0)
@@ -107,8 +107,12 @@ async def test_no_sandbox_ahead_without_memory(
     async with WarmPool(provider) as pool:
         async with await pool.start(SandboxSpec()) as box:
             assert (await box.run("true")).ok
+        kind = pool._kind(SandboxSpec())
+        pool._refill(kind)
         assert not pool._tasks
-        assert pool.ready(SandboxSpec()) == 0
+        monkeypatch.undo()
+        pool._refill(kind)
+        assert pool._tasks
 
 
 async def test_the_session_is_seen_from_outside(
@@ -232,11 +236,13 @@ async def test_failed_starts_reach_who_asks(provider: EmbeddedProvider, tmp_path
         for _ in range(2):
             with pytest.raises(SandboxStartFailed, match="nowhere"):
                 await pool.start(bad)
+        kind = pool._kind(bad)
         async with asyncio.timeout(20):
-            while pool._tasks:
+            while not kind.not_before or pool._tasks:
                 await asyncio.sleep(0.01)
         with pytest.raises(SandboxStartFailed):
             await pool.start(bad)
+        pool._refill(kind)
         assert not pool._tasks
 
 

@@ -101,23 +101,6 @@ def test_owner_of_another_host_is_not_judged() -> None:
         assert not is_dead(nonsense)
 
 
-@pytest.mark.docker
-@pytest.mark.parametrize("provider", ["docker"], indirect=True)
-async def test_stages_of_the_dead_go(
-    provider: SandboxProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a process copied aside for a fork goes when it was killed; a living one's stays."""
-    monkeypatch.setenv("TRAJGYM_SANDBOX_DIR", str(tmp_path))
-    host, boot, namespace, pid, _ = own_token().split(".")
-    dead = tmp_path / f"{host}.{boot}.{namespace}.{pid}.1-stage-0"
-    living = tmp_path / f"{own_token()}-stage-0"
-    for folder in (dead, living):
-        (folder / "etc").mkdir(parents=True)
-    await provider.reap()
-    assert living.is_dir()
-    assert not dead.exists()
-
-
 @pytest.mark.parametrize("provider", ["bubblewrap"], indirect=True)
 async def test_reap_leaves_strange_files(provider: SandboxProvider, tmp_path: Path) -> None:
     """Files that are not ours stay where they are."""
