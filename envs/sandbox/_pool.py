@@ -47,6 +47,11 @@ class _Kind:
     not_before: float = 0.0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def rest(self) -> None:
+        """Start no more of them."""
+        if self.refill is not None:
+            self.refill.cancel()
+
 
 class WarmPool(SandboxProvider):
     """A provider that starts sandboxes ahead, so that most are handed out in a millisecond.
@@ -248,6 +253,7 @@ class WarmPool(SandboxProvider):
         for key, kind in list(self._kinds.items()):
             if now - kind.used >= self._seconds and not kind.starting:
                 del self._kinds[key]
+                kind.rest()
                 self._spawn(self._drop(kind))
         if self._kinds:
             self._set_alarm()
@@ -278,8 +284,7 @@ class WarmPool(SandboxProvider):
         if self._alarm is not None:
             self._alarm.cancel()
         for kind in self._kinds.values():
-            if kind.refill is not None:
-                kind.refill.cancel()
+            kind.rest()
         await see_through(self._close())
 
     async def _close(self) -> None:

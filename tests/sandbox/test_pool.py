@@ -204,7 +204,7 @@ def test_shares_count_memory(tmp_path: Path) -> None:
 @EMBEDDED
 async def test_unused_kinds_are_let_go(provider: EmbeddedProvider) -> None:
     """What nobody asks for any more is closed after a while."""
-    async with WarmPool(provider, seconds=0.2) as pool:
+    async with WarmPool(provider, seconds=2.0) as pool:
         first = await pool.start(SandboxSpec())
         await _until_ready(pool, SandboxSpec(), 1)
         async with asyncio.timeout(20):
