@@ -107,16 +107,6 @@ class ControlGroup:
         """Let what was stopped go on."""
         self._signal(self._processes(), signal.SIGCONT)
 
-    def kill(self) -> None:
-        """Let nothing in them run any more. Blocks for a moment."""
-        killed: set[int] = set()
-        for _ in range(20):
-            found = self._processes() - killed
-            if not found:
-                return
-            self._signal(found, signal.SIGKILL)
-            killed |= found
-
     def _processes(self) -> set[int]:
         for folder in self.folders[:1]:
             with contextlib.suppress(OSError, ValueError):

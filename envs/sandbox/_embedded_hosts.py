@@ -119,15 +119,22 @@ class EmbeddedHosts:
             said = request.result(0).stderr.decode(errors="replace").strip()
             raise SandboxDied(f"{self._name} can't run commands: {said}")
 
-    def drop(self) -> bool:
-        """Kill what waits, and return whether there was anything; who is given out stays."""
+    @property
+    def idle(self) -> list[int]:
+        """Pids of those that wait."""
+        return [host.pid for host in self._idle if not host.ended.done()]
+
+    def drop_opening(self) -> None:
+        """End the one that is being opened, if there is one; others stay."""
         opening, self._opening = self._opening, None
         if opening is not None:
             opening.add_done_callback(self._end_opened)
+
+    def _drop(self) -> None:
+        self.drop_opening()
         idle, self._idle = self._idle, []
         for host in idle:
             self._end(host)
-        return bool(idle) or opening is not None
 
     def _end(self, host: ProcessChannel) -> None:
         host.kill()
@@ -139,15 +146,19 @@ class EmbeddedHosts:
         if not opening.cancelled() and opening.exception() is None:
             self._end(opening.result())
 
-    async def close(self) -> None:
-        """Kill what waits, and let nothing wait any more."""
-        self._closed = True
+    async def clear(self) -> None:
+        """End all that wait, and wait until they are gone."""
         opening = self._opening
-        self.drop()
+        self._drop()
         if opening is not None:
             await asyncio.wait({opening})
         if self._ending:
             await asyncio.wait(set(self._ending))
+
+    async def close(self) -> None:
+        """Kill what waits, and let nothing wait any more."""
+        self._closed = True
+        await self.clear()
 
 
 async def end(host: ProcessChannel) -> None:

@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from trajgym.envs.sandbox._embedded_files import copy_folder, disk_use, remove_folder
+from trajgym.envs.sandbox._embedded_remount import MountSpace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from trajgym.envs.sandbox._embedded_plan import Layout
     from trajgym.envs.sandbox._mounts import MountThread
 
-__all__ = ["Layers", "SandboxFiles"]
+__all__ = ["Layers", "SandboxFiles", "freeze_under"]
 
 DEPTH = 48
 """Layers under one sandbox; more are copied into one. The kernel takes some hundreds."""
@@ -101,6 +102,49 @@ class Layers:
                 size = self._sizes[name] = disk_use(self.folder / name)
             total += size
         return total
+
+
+def freeze_under(files: SandboxFiles, pids: Sequence[int]) -> tuple[str, ...] | None:
+    """Freeze files while shells wait above them, and give those the new ones.
+
+    Call it in the mount thread.
+
+    Args:
+        files: what they have mounted.
+        pids: of the processes that made the shells' namespaces.
+
+    Returns:
+        The layers' names; None if something may still write, and nothing was done.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    places, before = tuple(files.layout.writable), files.layout
+    spaces: list[MountSpace] = []
+    forbidden: list[MountSpace] = []
+    try:
+        try:
+            for pid in pids:
+                spaces.append(MountSpace(pid))
+                spaces[-1].forbid(places)
+                forbidden.append(spaces[-1])
+        except OSError:
+            for space in forbidden:
+                space.allow(places)
+            return None
+        names = files.freeze()
+        for space in spaces:
+            try:
+                if files.layout is before:
+                    space.allow(places)
+                else:
+                    space.replace(files.layout.writable)
+            except OSError:
+                space.kill()  # or it would go on with files that nobody sees
+    finally:
+        for space in spaces:
+            space.close()
+    return names
 
 
 class SandboxFiles:

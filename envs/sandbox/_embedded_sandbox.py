@@ -15,6 +15,7 @@ from trajgym.envs.sandbox._channel import Request
 from trajgym.envs.sandbox._command import CommandSandbox, command_env, gather_or_close
 from trajgym.envs.sandbox._embedded_files import remove_folder
 from trajgym.envs.sandbox._embedded_hosts import EmbeddedHosts, end
+from trajgym.envs.sandbox._embedded_layers import freeze_under
 from trajgym.envs.sandbox._embedded_plan import (
     SANDBOX_PATH,
     SHELL,
@@ -219,11 +220,6 @@ class EmbeddedSandbox(CommandSandbox):
 
     # Files --------------------------------------------------------------------------------
 
-    @property
-    def quiet(self) -> bool:
-        """Whether nothing inside can write just now."""
-        return not self._running and not self._starting
-
     async def snapshot(self) -> Snapshot:
         """See :meth:`Sandbox.snapshot`: frozen layers, or a copy where there can be none."""
         if self._closed:
@@ -248,19 +244,26 @@ class EmbeddedSandbox(CommandSandbox):
     async def _freeze(self) -> Sequence[str] | None:
         """Turn the files into layers and hold them; None where that can't be."""
         layers = self._provider.layers
-        if not self.quiet or not layers.usable():
+        waiting = {
+            port.channel: shell
+            for shell in self.shells.values()
+            if (port := shell.idle_port) is not None
+        }
+        if self._starting or self._running - waiting.keys() or not layers.usable():
             return None
-        kill = self.hosts.drop()
-
-        def freeze() -> Sequence[str]:
-            if kill:
-                # Those that pretended to have ended must not write to a frozen layer.
-                self._group.kill()
-            names = self._files.freeze()
-            layers.hold(names)
+        async with contextlib.AsyncExitStack() as held:
+            for shell in waiting.values():
+                await held.enter_async_context(shell.held())
+            self.hosts.drop_opening()
+            pids = [channel.pid for channel in self._running]
+            freeze = partial(freeze_under, self._files, [*pids, *self.hosts.idle])
+            names = await self._provider.mounts.call(freeze)
+            if names is None and self.hosts.idle:  # an old kernel, or one holds a file open
+                await self.hosts.clear()
+                names = await self._provider.mounts.call(freeze_under, self._files, pids)
+            if names is not None:
+                layers.hold(names)
             return names
-
-        return await self._provider.mounts.call(freeze)
 
     async def _copies(self, count: int, timeout: float) -> list[EmbeddedSandbox]:
         async with self._gate:

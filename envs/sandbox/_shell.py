@@ -18,7 +18,7 @@ from trajgym.envs.sandbox._protocol import quote, script_text, switch_text
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from types import TracebackType
 
     from trajgym.envs.sandbox._base import CommandResult
@@ -250,6 +250,21 @@ class Shell:
             f"\ntrajgym: this shell {why}; the next command gets a new one in {self.cwd}, without "
             "its variables and functions\n"
         )
+
+    @property
+    def idle_port(self) -> ShellPort | None:
+        """The shell process if it is there, and neither it nor anything it started is at work."""
+        port = self._port
+        return None if port is None or self.busy or port.channel.ended.done() else port
+
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Let no command begin meanwhile; other directories may be put under the shell."""
+        async with self._lock:
+            yield
+            if self._port is not None and self._outputs is not None:
+                here = 'cd -- "$PWD"'
+                await self._run(self._port, self._outputs, here, HELPER_SECONDS, "")
 
     async def processes(self) -> list[Process]:
         """List what runs in the background, the sandbox's own helpers left out.

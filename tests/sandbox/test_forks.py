@@ -20,6 +20,7 @@ from trajgym.envs.sandbox import (
     _docker_fork,
     _docker_images,
     _embedded_layers,
+    _embedded_remount,
 )
 from trajgym.trajectory import InvalidInput
 
@@ -160,6 +161,67 @@ async def _check_branches(provider: SandboxProvider, spec: SandboxSpec, count: i
         label = f"label=trajgym.provider={provider._id}"  # type: ignore[attr-defined]
         assert not docker("ps", "-aq", "--filter", label)
         assert not docker("images", "-q", "--filter", label)
+
+
+@EMBEDDED
+async def test_embedded_fork_keeps_waiting_shells(provider: EmbeddedProvider) -> None:
+    """A shell that waits goes on over the frozen files, as it was, and writes above them only."""
+    box = await provider.start(SandboxSpec())
+    shell = await box.shell("main")
+    await shell.run("x=kept; f() { echo called; }; mkdir d; cd d; echo one > file; exec 5<file")
+    forks = []
+    for number in range(5):
+        forks += await box.forks(1)
+        saw = await shell.run(f"echo $x; f; pwd; cat file; echo {number} > file; echo {number} > n")
+        before = b"one" if number == 0 else str(number - 1).encode()
+        assert saw.stdout == b"kept\ncalled\n/work/d\n" + before + b"\n", saw
+        assert saw.stderr == b""
+    assert box._files.names  # type: ignore[attr-defined]
+    assert (await shell.run("cat <&5")).stdout == b"one\n"
+    for number, fork in enumerate(forks):
+        saw = await fork.shells["main"].run("pwd; cat file n")
+        files = "one\n" if number == 0 else f"{number - 1}\n{number - 1}\n"
+        assert saw.stdout == f"/work/d\n{files}".encode(), saw
+    assert (await box.run("cat d/file")).stdout == b"4\n"
+    await _close(box, *forks)
+    assert not any(provider.layers.folder.iterdir())
+
+
+@EMBEDDED
+async def test_embedded_fork_on_an_old_kernel(
+    provider: EmbeddedProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the calls of newer kernels forks are layers all the same, copies with open shells."""
+    monkeypatch.setattr(_embedded_remount, "MOUNT_SETATTR", 100_000)
+    async with await provider.start(SandboxSpec()) as box:
+        await box.run("echo one > file")
+        async with await box.fork() as fork:
+            assert box._files.names
+            assert await fork.read_file("file") == b"one\n"
+        frozen = box._files.names
+        shell = await box.shell()
+        await shell.run("echo two > file")
+        async with await box.fork() as fork:
+            assert box._files.names == frozen
+            assert await fork.read_file("file") == b"two\n"
+
+
+@EMBEDDED
+async def test_embedded_fork_of_what_may_still_write(provider: EmbeddedProvider) -> None:
+    """Where a shell holds a file open for writing a fork is a copy, and the file goes on."""
+    async with await provider.start(SandboxSpec()) as box:
+        shell, other = await box.shell("main"), await box.shell("other")
+        await shell.run("exec 5>file; echo one >&5")
+        async with await box.fork() as fork:
+            assert not box._files.names
+            await shell.run("echo two >&5")
+            await other.run("echo fine > other")
+            assert await box.read_file("file") == b"one\ntwo\n"
+            assert await fork.read_file("file") == b"one\n"
+        await shell.run("exec 5>&-")
+        async with await box.fork() as fork:
+            assert box._files.names
+            assert await fork.read_file("other") == b"fine\n"
 
 
 @EMBEDDED
