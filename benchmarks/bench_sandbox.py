@@ -1,28 +1,48 @@
-"""Sandboxes: latency of commands, reading, starts, forks, memory. Medians unless said otherwise.
+"""Sandboxes: latency of commands, reading, starts, forks, pools. Medians unless said otherwise.
 
-    python benchmarks/bench_sandbox.py                   # everything but what follows
+    python benchmarks/bench_sandbox.py                   # every goal, in under four minutes
     python benchmarks/bench_sandbox.py --swe-rex PYTHON  # swe-rex too, by a Python that has it
-    python benchmarks/bench_sandbox.py --row 1000        # so many sandboxes in a row, leaks counted
+    python benchmarks/bench_sandbox.py --row 1000        # only: so many in a row, leaks counted
+    python benchmarks/bench_sandbox.py --idle 200        # only: so many at once, memory of each
 
-Needs the base image (scripts/base-image.sh) for the Docker part; without an engine it is left out.
+Every goal stands beside a lower bound or a peer that is measured in the same run. Needs the base
+image (scripts/base-image.sh) for the Docker part; without an engine that is left out. `--json FILE`
+keeps the figures.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import json
 import os
-import socket
 import statistics
 import subprocess
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from bounds import (
+    BareShell,
+    BareSocket,
+    available,
+    descriptors,
+    grown_image,
+    held_by,
+    load,
+    resident,
+)
 
 from trajgym.envs.sandbox import (
     DockerProvider,
     EmbeddedProvider,
+    HostShares,
     Limits,
     Sandbox,
     SandboxProvider,
@@ -37,42 +57,56 @@ if TYPE_CHECKING:
 IMAGE = "trajgym/base:bookworm"
 COUNT = 200
 PROGRAM = "ls / >/dev/null"
-SWE_REX = """
-import asyncio, json, statistics, sys, time
-from swerex.deployment.local import LocalDeployment
-from swerex.deployment.docker import DockerDeployment
-from swerex.runtime.abstract import BashAction, CreateBashSessionRequest
-
-async def measure(deployment):
-    await deployment.start()
-    try:
-        await deployment.runtime.create_session(CreateBashSessionRequest())
-        times = []
-        for _ in range(40):
-            begun = time.perf_counter()
-            await deployment.runtime.run_in_session(BashAction(command="true"))
-            times.append(time.perf_counter() - begun)
-        return 1000 * statistics.median(times)
-    finally:
-        await deployment.stop()
-
-async def main():
-    found = {}
-    docker = lambda: DockerDeployment(image=sys.argv[1])
-    for name, make in (("local", LocalDeployment), ("docker", docker)):
-        try:
-            found[name] = await asyncio.wait_for(measure(make()), 120)
-        except Exception as error:
-            found[name] = f"{type(error).__name__}: {error}"[:120]
-    print("RESULT", json.dumps(found))
-
-asyncio.run(main())
-"""
+MB = 1_000_000
 
 
-def say(what: str, value: float | str, unit: str = "ms") -> None:
-    text = value if isinstance(value, str) else f"{value:10.3f} {unit}"
-    print(f"  {what:<58}{text}", flush=True)
+class Report:
+    """Figures with their goals, printed as they come."""
+
+    def __init__(self) -> None:
+        self.kind = ""
+        self.rows: list[dict[str, object]] = []
+
+    def head(self, kind: str) -> None:
+        self.kind = kind
+        print(f"\n{kind} (load {load():.1f})", flush=True)
+
+    def say(
+        self,
+        what: str,
+        value: float,
+        unit: str = "ms",
+        *,
+        below: float | None = None,
+        above: float | None = None,
+        beside: tuple[str, float] | None = None,
+    ) -> float:
+        """Print a figure, whether it meets its goal, and its ratio to a figure beside it."""
+        row: dict[str, object] = {"kind": self.kind, "what": what, "value": value, "unit": unit}
+        line = f"  {what:<46}{value:10.3f} {unit:<5}"
+        for word, goal, met in (
+            ("<", below, below is not None and value < below),
+            (">", above, above is not None and value > above),
+        ):
+            if goal is not None:
+                row["goal"] = f"{word} {goal:g}"
+                row["met"] = met
+                line += f" {word} {goal:<7g} {'met ' if met else 'MISSED'}"
+        if beside is not None:
+            name, other = beside
+            row["beside"], row["ratio"] = {name: other}, value / other if other else None
+            line += f"  {value / other:.3g} x {name} ({other:.3g})" if other else ""
+        self.rows.append(row)
+        print(line, flush=True)
+        return value
+
+    def note(self, text: str) -> None:
+        self.rows.append({"kind": self.kind, "note": text})
+        print(f"  {text}", flush=True)
+
+
+report = Report()
+say = report.say
 
 
 async def median(work: Callable[[], Awaitable[object]], count: int = COUNT) -> float:
@@ -93,195 +127,278 @@ def median_blocking(work: Callable[[], object], count: int = COUNT) -> float:
     return 1000 * statistics.median(times)
 
 
-class BareSocket:
-    """The lower bound: a shell in a container behind one socket, a line and a mark, no more."""
+async def once(work: Awaitable[object]) -> float:
+    begun = time.perf_counter()
+    await work
+    return 1000 * (time.perf_counter() - begun)
 
-    def __init__(self, api: Any, container: str) -> None:
-        exec_id = api.exec_create(container, ["/bin/sh"], stdin=True)["Id"]
-        body = json.dumps({"Detach": False, "Tty": False}).encode()
-        head = (
-            f"POST /exec/{exec_id}/start HTTP/1.1\r\nHost: d\r\nContent-Type: application/json\r\n"
-        )
-        head += f"Connection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: {len(body)}\r\n\r\n"
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.connect("/var/run/docker.sock")
-        self.socket.sendall(head.encode() + body)
-        while b"\r\n\r\n" not in self.socket.recv(4096):
-            pass
 
-    def run(self, line: str) -> None:
-        self.socket.sendall(f"{line}\necho END\n".encode())
-        seen = b""
-        while b"END\n" not in seen:
-            seen += self.socket.recv(65536)
+def bare_shell(box: Any) -> BareSocket | BareShell:
+    if hasattr(box, "container"):
+        return BareSocket(box.engine.client(), box.container)
+    return BareShell()
+
+
+async def side_by_side(
+    ours: Callable[[], Awaitable[object]], theirs: Callable[[], object]
+) -> tuple[float, float]:
+    """Medians of both, taken in turns: what else runs on this host disturbs both alike."""
+    found: tuple[list[float], list[float]] = ([], [])
+    for _ in range(COUNT):
+        begun = time.perf_counter()
+        theirs()
+        middle = time.perf_counter()
+        await ours()
+        found[0].append(time.perf_counter() - middle)
+        found[1].append(middle - begun)
+    return 1000 * statistics.median(found[0]), 1000 * statistics.median(found[1])
 
 
 async def commands(box: Sandbox) -> None:
-    shell = await box.shell()
-    say("shell with state: true", await median(lambda: shell.run("true")))
-    say(f"shell with state: {PROGRAM}", await median(lambda: shell.run(PROGRAM)))
-    say("fresh shell: true", await median(lambda: box.run("true")))
-    say(f"fresh shell: {PROGRAM}", await median(lambda: box.run(PROGRAM)))
+    bare = await asyncio.to_thread(bare_shell, box)
+    shell, other = await box.shell(), await box.shell()
+    true, floor = await side_by_side(lambda: shell.run("true"), lambda: bare.run("true"))
+    say("kept shell: true", true, below=0.5, beside=("bare shell", floor))
+    took, program = await side_by_side(lambda: shell.run(PROGRAM), lambda: bare.run(PROGRAM))
+    say(f"kept shell: {PROGRAM}", took, beside=("bare shell", program))
+    say("... more than the bare shell", took - program, below=0.5)
+    if isinstance(bare, BareSocket):
+        line = ["docker", "exec", box.container, "true"]  # type: ignore[attr-defined]
+        quiet = partial(subprocess.run, line, check=True, stdout=subprocess.DEVNULL)
+        exec_ms = say("docker exec: true", await asyncio.to_thread(median_blocking, quiet, 30))
+        say("... times faster", exec_ms / true, "x", above=50)
+    say("fresh shell: true", await median(lambda: box.run("true")), beside=("bare ls", program))
     say("write 1 kB", await median(lambda: box.write_file("f", b"x" * 1000), 50))
     say("read 1 kB", await median(lambda: box.read_file("f"), 50))
-    blocked = asyncio.create_task(box.run("sleep 5"))
+    blocked = asyncio.create_task(other.run("sleep 60"))
     await box.run("true")
-    say("shell: true, while another command blocks", await median(lambda: shell.run("true")))
+    late, _ = await side_by_side(lambda: shell.run("true"), lambda: bare.run("true"))
+    say("a blocked command delays another shell by", late - true, below=1.0)
     blocked.cancel()
     await asyncio.wait({blocked})
+    before = resident()
     begun = time.perf_counter()
     done = await shell.run("head -c 50000000 /dev/zero")
-    assert len(done.stdout) + done.dropped_stdout == 50_000_000
-    say("50 MB of output read at", 50 / (time.perf_counter() - begun), "MB/s")
+    assert len(done.stdout) + done.dropped_stdout == 50 * MB
+    speed = 50 / (time.perf_counter() - begun)
+    reader = await asyncio.to_thread(bare.read, 50 * MB)
+    say("50 MB of output", speed, "MB/s", above=150, beside=("bare reader", reader))
+    say("... memory grown by", max(resident() - before, 0.0), "MiB", below=16)
+    bare.close()
 
 
-async def forks(box: Sandbox, provider: SandboxProvider) -> None:
-    await box.run("head -c 1000000 /dev/urandom > blob; for i in $(seq 20); do echo $i > f$i; done")
+CHANGE = "head -c 1000000 /dev/urandom > blob; for i in $(seq 20); do echo $i > f$i; done"
+MANY = "mkdir -p many; cd many; for i in $(seq 5000); do echo $i > g$i; done"
+
+
+async def forks(box: Sandbox, provider: SandboxProvider, goal: float) -> None:
+    await box.run(CHANGE)
     made: list[Sandbox] = []
 
     async def fork() -> None:
+        await box.run("echo $$ >> turns")
+        begun = time.perf_counter()
         made.append(await box.fork())
+        times.append(1000 * (time.perf_counter() - begun))
 
-    say("fork, 21 files and 1 MB changed", await median(fork, 8))
-    begun = time.perf_counter()
-    made += await box.forks(16)
-    say("16 forks at once", 1000 * (time.perf_counter() - begun))
+    async def naive() -> None:
+        snapshot = await box.snapshot()
+        made.append(await provider.restore(snapshot, box.spec))
+        snapshots.append(snapshot)
+
+    times: list[float] = []
+    snapshots: list[Any] = []
+    for _ in range(8):
+        await fork()
+    beside = ("snapshot and restore", await median(naive, 5))
+    say("fork, 21 files and 1 MB changed", statistics.median(times), below=goal, beside=beside)
+    first = [await once(sandbox.run("true")) for sandbox in made[:8]]
+    say("... and its first command", statistics.median(first))
+    many = await once(_keep(box.forks(16), made))
+    say("16 forks at once", many, beside=("16 x one", 16 * statistics.median(times)))
     await asyncio.gather(*(sandbox.close() for sandbox in made))
-    await box.run("mkdir many; cd many; for i in $(seq 5000); do echo $i > g$i; done")
-    begun = time.perf_counter()
-    async with await box.fork():
-        say("fork, 5,000 files more", 1000 * (time.perf_counter() - begun))
-    begun = time.perf_counter()
-    snapshot = await box.snapshot()
-    say("snapshot", 1000 * (time.perf_counter() - begun))
-    begun = time.perf_counter()
-    async with await provider.restore(snapshot, box.spec):
-        say("restore", 1000 * (time.perf_counter() - begun))
-    await provider.discard(snapshot)
+    await box.run(MANY)
+    taken = await once(_keep(box.forks(1), made := []))
+    say("fork, 5,000 files more", taken, below=goal if goal < 50 else None)
+    await asyncio.gather(*(sandbox.close() for sandbox in made))
+    for snapshot in snapshots:
+        await provider.discard(snapshot)
 
 
-async def pool(make: Callable[[], SandboxProvider], spec: SandboxSpec) -> None:
-    async with WarmPool(make(), idle=8) as warm:
+async def _keep(work: Awaitable[list[Sandbox]], kept: list[Sandbox]) -> None:
+    kept += await work
+
+
+async def pool(make: Callable[[], SandboxProvider], spec: SandboxSpec, floor: float) -> None:
+    async with WarmPool(make(), idle=8, shares=HostShares(count=64)) as warm:
+        begun = time.perf_counter()
         await warm.warm(spec, 8)
+        rate = 8 / (time.perf_counter() - begun)
+        say(
+            "a pool fills by",
+            rate,
+            "a s",
+            beside=("the engine's own limit", floor) if floor else None,
+        )
         taken: list[Sandbox] = []
 
         async def take() -> None:
             taken.append(await warm.start(spec))
 
-        say("warm acquire", await median(take, 8))
-        begun = time.perf_counter()
-        await taken[0].run("true")
-        say("... and its first command", 1000 * (time.perf_counter() - begun))
+        say("warm acquire", await median(take, 8), below=5.0)
+        say("... and its first command", await once(taken[0].run("true")))
         await warm.warm(spec, 8)
+        await taken[1].run(CHANGE)
+        copies: list[Sandbox] = []
+        say("fork into a ready sandbox", await once(_keep(taken[1].forks(1), copies)))
+        await asyncio.gather(*(sandbox.close() for sandbox in [*taken, *copies]))
+
+
+def engine_limit(provider: DockerProvider, count: int = 12) -> float:
+    """Containers a second that the engine itself creates and starts, asked by four threads."""
+    api = provider.engine.client()
+    label = {"trajgym": "1", "trajgym-bench": str(os.getpid())}
+
+    def start(_: int) -> str:
+        host = api.create_host_config(network_mode="none", init=True, cap_drop=["ALL"])
+        command = ["sleep", "600"]
+        made = api.create_container(IMAGE, command, host_config=host, labels=label)
+        api.start(made["Id"])
+        return str(made["Id"])
+
+    with ThreadPoolExecutor(4) as threads:
         begun = time.perf_counter()
-        async with await taken[0].fork():
-            say("fork into a ready sandbox", 1000 * (time.perf_counter() - begun))
-        await asyncio.gather(*(sandbox.close() for sandbox in taken))
+        ids = list(threads.map(start, range(count)))
+        took = time.perf_counter() - begun
+        list(threads.map(lambda name: api.remove_container(name, force=True), ids))
+    return count / took
 
 
-async def memory(provider: SandboxProvider, spec: SandboxSpec, count: int) -> None:
-    before = _available()
+async def idle(provider: SandboxProvider, spec: SandboxSpec, count: int) -> None:
+    before = available()
     begun = time.perf_counter()
-    boxes = await asyncio.gather(*(provider.start(spec, timeout=600) for _ in range(count)))
-    say(f"{count} starts at once", count / (time.perf_counter() - begun), "starts/s")
+    boxes = await asyncio.gather(*(provider.start(spec, timeout=900) for _ in range(count)))
+    say(f"{count} starts at once", count / (time.perf_counter() - begun), "a s")
     await asyncio.gather(*(box.run("true") for box in boxes))
-    say(f"memory of the host for each of {count} idle", (before - _available()) / count, "MiB")
+    each = (before - available()) / count
+    say(f"memory of the host for each of {count} idle", each, "MiB", below=12)
+    names = [getattr(box, "container", box.id) for box in boxes]
+    say("... of its processes", await asyncio.to_thread(held_by, names) / count, "MiB", below=12)
+    say("command among them", await median(lambda: boxes[0].run("true"), 50))
     await asyncio.gather(*(box.close() for box in boxes))
 
 
-def _available() -> float:
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("MemAvailable")).split()[1]) / 1024
-
-
 async def row(provider: SandboxProvider, spec: SandboxSpec, count: int) -> None:
+    layers: list[Path] = []
+
     async def one() -> None:
         async with await provider.start(spec) as box:
             await box.run("echo x > f")
+            if isinstance(provider, DockerProvider):
+                name = box.container  # type: ignore[attr-defined]
+                seen = await provider.engine.call(lambda api: api.inspect_container(name))
+                layers.append(Path(seen["GraphDriver"]["Data"]["UpperDir"]))
+            else:
+                layers.append(provider.root / box.id)  # type: ignore[attr-defined]
 
-    for _ in range(5):
+    for _ in range(20):
         await one()
-    before, descriptors = _resident(), _descriptors()
+    before, open_before = resident(), descriptors()
     begun = time.perf_counter()
     for _ in range(count):
         await one()
     say(f"{count} sandboxes in a row, each", 1000 * (time.perf_counter() - begun) / count)
-    say("... memory grown by", _resident() - before, "MiB")
-    say("... descriptors grown by", float(_descriptors() - descriptors), "")
+    say("... memory grown by", max(resident() - before, 0.0), "MiB", below=8)
+    say("... descriptors grown by", float(descriptors() - open_before), "", below=1)
+    say("... layers or directories left", float(sum(p.exists() for p in layers)), "", below=1)
+    say("... containers left", float(await _containers(provider)), "", below=1)
 
 
-def _descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+async def _containers(provider: SandboxProvider) -> int:
+    if not isinstance(provider, DockerProvider):
+        return len(provider._open)  # type: ignore[attr-defined]
+    label = {"label": f"trajgym.provider={provider._id}"}
+    return len(await provider.engine.call(lambda api: api.containers(all=True, filters=label)))
 
 
-def _resident() -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
-
-
-async def rivals(box: Sandbox, provider: DockerProvider) -> None:
-    container = box.container  # type: ignore[attr-defined]
-    bare = BareSocket(provider.engine.client(), container)
-    say("bare socket: true", median_blocking(lambda: bare.run("true")))
-    say(f"bare socket: {PROGRAM}", median_blocking(lambda: bare.run(PROGRAM)))
-    command = ["docker", "exec", container, "true"]
-    quiet = {"check": True, "stdout": subprocess.DEVNULL}
-    say("docker exec: true", median_blocking(lambda: subprocess.run(command, **quiet), 40))  # type: ignore[call-overload]
-
-
-def swe_rex(python: str) -> None:
-    done = subprocess.run(
-        [python, "-c", SWE_REX, IMAGE], capture_output=True, text=True, timeout=400
-    )
+def swe_rex(python: str, ours: dict[str, float]) -> None:
+    report.head("swe-rex")
+    script = Path(__file__).parent / "peers" / "swe_rex.py"
+    command = [python, str(script), "--build", "trajgym/bench:swerex"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    found = json.loads(lines[0][7:]) if lines else {"any": done.stderr[-200:]}
-    for name, value in found.items():
-        say(f"swe-rex, {name}: true", value)
+    if not lines:
+        report.note(f"left out: {done.stderr.strip()[-200:]}")
+        return
+    for name, found in json.loads(lines[0][7:]).items():
+        if isinstance(found, str):
+            report.note(f"{name}: left out: {found}")
+            continue
+        for what, value in found.items():
+            say(f"{name}: {what}", value)
+        mine = ours.get("docker" if name == "docker" else "embedded")
+        if mine:
+            say(f"{name}: times faster is our kept shell", found["true"] / mine, "x", above=100)
+
+
+def our_shells() -> dict[str, float]:
+    """What the kept shells of this run took, by kind."""
+    rows = [row for row in report.rows if row.get("what") == "kept shell: true"]
+    return {str(row["kind"]): float(str(row["value"])) for row in rows}
 
 
 async def part(name: str, make: Callable[[], SandboxProvider], options: argparse.Namespace) -> None:
     spec = SandboxSpec(image=IMAGE, limits=Limits(memory=512 << 20))
     provider = make()
-    try:
-        await provider.check()
-    except SandboxUnavailable as error:
-        print(f"{name}: left out: {error}")
-        await provider.close()
-        return
-    print(f"{name} (load {os.getloadavg()[0]:.1f})")
+    report.head(name)
     async with provider:
+        try:
+            await provider.check()
+        except SandboxUnavailable as error:
+            report.note(f"left out: {error}")
+            return
         if options.row:
             await row(provider, spec, options.row)
             return
+        if options.idle:
+            await idle(provider, spec, options.idle)
+            return
+        floor, goal = 0.0, 10.0
         begun = time.perf_counter()
         async with await provider.start(spec) as box:
             say("start", 1000 * (time.perf_counter() - begun))
             await commands(box)
-            if isinstance(provider, DockerProvider):
-                await rivals(box, provider)
+        if isinstance(provider, DockerProvider):
+            floor, goal = await asyncio.to_thread(engine_limit, provider), 200.0
+            spec = dataclasses.replace(spec, image=await asyncio.to_thread(grown_image, IMAGE))
         async with await provider.start(spec) as box:
-            await forks(box, provider)
-        await pool(make, spec)
-        await memory(provider, spec, options.idle)
+            await forks(box, provider, goal)
+        await pool(make, spec, floor)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--swe-rex", metavar="PYTHON", help="interpreter that has swe-rex")
-    parser.add_argument("--row", type=int, default=0, help="only this: so many in a row")
-    parser.add_argument("--idle", type=int, default=50, help="idle sandboxes for the memory figure")
+    parser.add_argument("--row", type=int, default=0, help="only: so many in a row")
+    parser.add_argument("--idle", type=int, default=0, help="only: so many at once")
     parser.add_argument("--only", choices=["docker", "embedded"])
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the figures there")
     options = parser.parse_args()
     kinds: dict[str, Callable[[], SandboxProvider]] = {
         "embedded": EmbeddedProvider,
         "docker": DockerProvider,
     }
+    begun, loaded = time.time(), load()
     for name, make in kinds.items():
         if options.only in {None, name}:
             asyncio.run(part(name, make, options))
     if options.swe_rex:
-        print("rivals")
-        swe_rex(options.swe_rex)
+        swe_rex(options.swe_rex, our_shells())
+    print(f"\n{time.time() - begun:.0f} s, load {loaded:.1f} before and {load():.1f} after")
+    if options.json:
+        when = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(begun))
+        kept = {"when": when, "load": [loaded, load()], "rows": report.rows}
+        options.json.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":

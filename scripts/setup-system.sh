@@ -20,6 +20,12 @@ if [ -n "$missing" ]; then
     fi
 fi
 
+# Other distributions may not have it; the test of it then says so.
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! command -v runsc >/dev/null; then
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends runsc \
+        >/dev/null || echo "runsc (gVisor) can't be installed" >&2
+fi
+
 scripts/docker-engine.sh
 scripts/base-image.sh
 # A Debian python3 has no pip: the environment that the tests run in does.

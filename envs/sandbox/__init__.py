@@ -6,6 +6,7 @@ from trajgym.envs.sandbox._base import (
     Sandbox,
     SandboxProvider,
     SandboxSpec,
+    Service,
     Snapshot,
 )
 from trajgym.envs.sandbox._check import PROMISES, CheckReport, check_sandbox
@@ -31,6 +32,7 @@ from trajgym.envs.sandbox._find import (
 )
 from trajgym.envs.sandbox._pool import WarmPool
 from trajgym.envs.sandbox._processes import Process
+from trajgym.envs.sandbox._shares import HostShares
 from trajgym.envs.sandbox._shell import Shell
 from trajgym.envs.sandbox._stream import Stream
 from trajgym.envs.sandbox._trees import FileEntry
@@ -45,6 +47,7 @@ __all__ = [
     "EmbeddedSandbox",
     "FileEntry",
     "Finding",
+    "HostShares",
     "ImageNotFound",
     "Limits",
     "Process",
@@ -57,6 +60,7 @@ __all__ = [
     "SandboxSpec",
     "SandboxStartFailed",
     "SandboxUnavailable",
+    "Service",
     "Shell",
     "Snapshot",
     "SnapshotFailed",

@@ -21,6 +21,7 @@ __all__ = [
     "Sandbox",
     "SandboxProvider",
     "SandboxSpec",
+    "Service",
     "Snapshot",
 ]
 
@@ -48,6 +49,24 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A program that runs as long as its sandbox does, as the sandbox's user.
+
+    Args:
+        name: to find it by.
+        command: a shell line that goes on running.
+        ready: a shell line that succeeds once the service can be used; it is tried again and
+            again. Nothing is waited for if empty.
+        seconds: deadline of that.
+    """
+
+    name: str
+    command: str
+    ready: str = ""
+    seconds: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSpec:
     """What to start.
 
@@ -61,6 +80,12 @@ class SandboxSpec:
         env: environment variables of every command.
         user: ``uid:gid`` of commands; None is the provider's unprivileged default.
         network: whether the outside can be reached. Off unless a task needs it.
+        allow: the only places that can be reached while ``network`` is off, each ``host:port``,
+            or ``host:port=target:port`` where the host of the sandbox knows it by another name
+            or port. Inside, the names stand in ``/etc/hosts``; nothing else resolves or has a
+            route. TCP only. A name may lead to public addresses only, unless its target is given.
+        services: programs that are started before :meth:`SandboxProvider.start` returns, and
+            again in a fork; they end with the sandbox.
         readonly_root: whether only ``workdir``, the home directory and ``/tmp`` can be written.
             In Docker these then lie in memory, count as such, and can't be forked or kept; the
             embedded sandbox's root is never writable.
@@ -75,6 +100,8 @@ class SandboxSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     user: str | None = None
     network: bool = False
+    allow: Sequence[str] = ()
+    services: Sequence[Service] = ()
     readonly_root: bool = False
     limits: Limits = Limits()
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -121,6 +148,8 @@ class Sandbox(ABC):
     spec: SandboxSpec
     shells: dict[str, Shell]
     """Shells that were opened, by name."""
+    services: dict[str, Shell]
+    """Shells that hold the spec's services, by name; what a service says is late output."""
     lost: tuple[str, ...]
     """What a fork did not take along, in words; empty for a sandbox that is no fork."""
 
@@ -128,6 +157,10 @@ class Sandbox(ABC):
     @abstractmethod
     def alive(self) -> bool:
         """False once it was closed, or is known to be gone; asks nobody."""
+
+    def assign(self, spec: SandboxSpec) -> None:
+        """Note for whom it is used from now on: a spec that differs in its labels only."""
+        self.spec = spec
 
     @abstractmethod
     async def settle(self) -> None:
@@ -324,8 +357,9 @@ class SandboxProvider(ABC):
 
         Raises:
             ImageNotFound: the image is not here.
-            SandboxStartFailed: the engine refused, or ``timeout`` seconds passed.
-            SandboxUnavailable: no engine answers.
+            SandboxStartFailed: the engine refused, ``timeout`` seconds passed, or a service was
+                not ready in time.
+            SandboxUnavailable: no engine answers, or ``allow`` can't be promised here.
         """
 
     @abstractmethod

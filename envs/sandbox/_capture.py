@@ -72,7 +72,7 @@ class MarkedCapture:
         self._after: bytearray | None = None
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Take the next bytes; what follows the line behind the mark is ignored."""
+        """Take the next bytes; what follows the line behind the mark is :attr:`rest`."""
         if self._after is not None:
             if len(self._after) < CHUNK:
                 self._after += data
@@ -95,6 +95,11 @@ class MarkedCapture:
         if self._after is None or b"\n" not in self._after:
             return None
         return bytes(self._after).partition(b"\n")[0]
+
+    @property
+    def rest(self) -> bytes:
+        """What came behind that line, up to a bound: somebody else's words."""
+        return bytes(self._after or b"").partition(b"\n")[2]
 
     def result(self) -> tuple[bytes, int]:
         """Return what was kept of the bytes before the mark, and how many were dropped."""

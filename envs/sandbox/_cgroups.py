@@ -76,8 +76,11 @@ class ControlGroup:
 
     @property
     def entrances(self) -> list[str]:
-        """Files that a process writes its pid into to come under the limits."""
-        return [str(folder / "cgroup.procs") for folder in self.folders]
+        """Files into which a process of one thread writes 0 to come under the limits."""
+        # Version 1 moves a thread that names itself at once; for a whole process the kernel first
+        # waits until no other on this host forks or ends, some milliseconds each time.
+        threads = [folder / "tasks" for folder in self.folders]
+        return [str(path if path.exists() else path.with_name("cgroup.procs")) for path in threads]
 
     def oom_kills(self) -> int:
         """How many processes the memory limit has killed so far."""

@@ -116,9 +116,16 @@ class Request:
         """Wait for the report; None if the shell died without one, or it makes no sense."""
         return await asyncio.shield(self._done)
 
-    def finish(self) -> None:
-        """Leave the channels; what comes later is not this command's."""
-        self._outputs.sink = None
+    def finish(self, late: LateOutput | None = None) -> None:
+        """Leave the channels.
+
+        Args:
+            late: takes what comes later and is not this command's, if anybody asks for it.
+        """
+        self._outputs.sink = late
+        if late is not None:
+            for kind, capture in ((1, self._out), (STDERR, self._err)):
+                late(kind, capture.rest)
         for channel in {self._shell, self._outputs}:
             channel.ended.remove_done_callback(self._cut)
 

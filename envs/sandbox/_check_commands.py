@@ -103,7 +103,7 @@ async def _timeout(trial: Trial) -> None:
     took = time.monotonic() - begun
     expect(result.timed_out and result.exit_code == -1 and not result.ok, result)
     expect(result.stdout == b"begun\n", result)
-    expect(took < 15, f"the kill took {took:.1f} s")
+    expect(took < 60, f"the kill took {took:.1f} s")
     left = await survivors(trial, mark)
     expect(not left, left)
     expect((await trial.run("echo usable")).stdout == b"usable\n", "not usable")
@@ -148,8 +148,8 @@ async def _flood(trial: Trial) -> None:
 @promise("a background process does not hold a command up")
 async def _background(trial: Trial) -> None:
     begun = time.monotonic()
-    result = await trial.run("sleep 20 & echo started")
-    expect(result.stdout == b"started\n" and time.monotonic() - begun < 10, result)
+    result = await trial.run("sleep 300 & echo started", timeout=200)
+    expect(result.stdout == b"started\n" and time.monotonic() - begun < 100, result)
 
 
 @promise("a fork bomb is bounded")

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from typing import TYPE_CHECKING
 
+from trajgym.envs.sandbox._base import Service
+from trajgym.envs.sandbox._errors import SandboxStartFailed, SandboxUnavailable
 from trajgym.envs.sandbox._trial import NotPromised, Trial, expect, long_sleep, promise
+
+if TYPE_CHECKING:
+    from trajgym.envs.sandbox._base import Sandbox, SandboxSpec
 
 WRITES = """
 for f in /proc/sys/kernel/hostname /proc/sys/kernel/core_pattern /proc/sysrq-trigger \
@@ -65,6 +71,61 @@ async def _loopback(trial: Trial) -> None:
         attack = f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo connected"
         saw = await trial.sandbox.run(["bash", "-c", attack])
         expect(saw.stdout == b"" and not seen, (saw, seen))
+
+
+@promise("of the network only the places that a spec allows are reached")
+async def _allow(trial: Trial) -> None:
+    said = b"welcome\n"
+
+    def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        writer.close()
+
+    servers = [await asyncio.start_server(serve, "127.0.0.1", 0) for _ in range(2)]
+    allowed, forbidden = (server.sockets[0].getsockname()[1] for server in servers)
+    allow = (f"place.test:80=127.0.0.1:{allowed}",)
+    spec = dataclasses.replace(trial.spec, network=False, allow=allow)
+    async with servers[0], servers[1], await _start(trial, spec) as box:
+        for host, port, reached in (
+            ("place.test", 80, True),
+            ("place.test", forbidden, False),
+            ("127.0.0.1", allowed, False),
+            ("127.0.0.1", forbidden, False),
+            ("other.test", 80, False),
+            ("192.0.2.1", 80, False),
+        ):
+            attack = f"exec 3<>/dev/tcp/{host}/{port} && head -n 1 <&3"
+            saw = await box.run(["timeout", "10", "bash", "-c", attack])
+            expect((saw.stdout == said) is reached, (host, port, saw))
+
+
+async def _start(trial: Trial, spec: SandboxSpec) -> Sandbox:
+    try:
+        return await trial.provider.start(spec)
+    except SandboxUnavailable as reason:
+        raise NotPromised(str(reason)) from None
+
+
+@promise("declared services serve every command, and again in a fork")
+async def _services(trial: Trial) -> None:
+    answer = "mkfifo ask answer; while :; do read word <ask; echo $word back >answer; done"
+    service = Service(name="bell", command=f"rm -f ask answer; {answer}", ready="test -p answer")
+    ask = "echo {} >ask; cat answer"
+    async with await _start(trial, dataclasses.replace(trial.spec, services=(service,))) as box:
+        await box.run("sleep 60", timeout=0.5)
+        for word in ("one", "two"):
+            saw = await box.run(ask.format(word), timeout=10)
+            expect(saw.stdout == f"{word} back\n".encode(), saw)
+        async with await box.fork() as fork:
+            saw = await fork.run(ask.format("three"), timeout=10)
+            expect(saw.stdout == b"three back\n", saw)
+    failing = Service(name="bell", command="echo broken; exit 1", ready="false")
+    try:
+        await trial.provider.start(dataclasses.replace(trial.spec, services=(failing,)))
+    except SandboxStartFailed as error:
+        expect("broken" in str(error), error)
+    else:
+        expect(False, "a service that ended was no failure")  # noqa: FBT003
 
 
 @promise("another sandbox can't be seen")

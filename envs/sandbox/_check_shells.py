@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
-from trajgym.envs.sandbox._trial import Trial, expect, long_sleep, promise, survivors
+from trajgym.envs.sandbox._trial import (
+    Trial,
+    expect,
+    long_sleep,
+    promise,
+    survivors,
+    unless_admitted,
+)
 
 
 @promise("a shell keeps directory, variables and functions; another shell has its own")
@@ -114,12 +120,27 @@ async def _closed_outputs(trial: Trial) -> None:
 @promise("shells and commands run side by side")
 async def _side_by_side(trial: Trial) -> None:
     shells = [await trial.sandbox.shell() for _ in range(3)]
-    blocked = asyncio.create_task(shells[0].run("sleep 2; echo slow"))
-    await shells[1].run(":")
-    begun = time.monotonic()
-    saws = await asyncio.gather(*(shell.run("echo $$") for shell in shells[1:]))
-    expect(all(saw.ok for saw in saws) and time.monotonic() - begun < 1, saws)
+    wait = "until [ -e go ]; do sleep 0.05; done; echo slow"
+    blocked = asyncio.create_task(shells[0].run(wait, timeout=300))
+    saws = await asyncio.gather(*(shell.run("echo $$") for shell in shells[1:]), trial.run("true"))
+    expect(all(saw.ok for saw in saws) and not blocked.done(), saws)
+    await trial.run("touch go")
     expect((await blocked).stdout == b"slow\n", "lost")
+
+
+@promise("a kill for want of memory is told by a shell, of a program and of itself")
+async def _memory(trial: Trial) -> None:
+    unless_admitted(trial, "memory")
+    shell = await trial.sandbox.shell()
+    size = 4 * trial.spec.limits.memory
+    saw = await shell.run(f"head -c {size} /dev/zero | tail -n 1 | wc -c")
+    expect(saw.oom_killed, saw)
+    calm = await shell.run("true")
+    expect(calm.ok and not calm.oom_killed, calm)
+    saw = await shell.run("x=0123456789abcdef; while :; do x=$x$x; done")
+    expect(saw.oom_killed and saw.exit_code == 137, saw)
+    calm = await shell.run("echo usable")
+    expect(calm.stdout == b"usable\n" and not calm.oom_killed, calm)
 
 
 @promise("cancelling a shell's command keeps the shell")

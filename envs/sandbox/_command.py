@@ -14,6 +14,8 @@ from trajgym.envs.sandbox._base import MIB, CommandResult, Sandbox, SandboxSpec
 from trajgym.envs.sandbox._disk import DiskWatch
 from trajgym.envs.sandbox._errors import SandboxDied, SandboxFileError
 from trajgym.envs.sandbox._protocol import is_name
+from trajgym.envs.sandbox._routes import plan_routes
+from trajgym.envs.sandbox._services import start_service
 from trajgym.envs.sandbox._shell import Shell, ShellPort, ShellState
 from trajgym.envs.sandbox._stream import Stream
 from trajgym.envs.sandbox._trees import (
@@ -47,9 +49,13 @@ exec head -c "$2" <"$1"
 READ_ERRORS = {61: "there is no such file", 62: "it is not a regular file"}
 
 WRITE = """\
+umask 022
+mode=
 if [ -d "$1" ]; then exit 63; fi
-if [ -e "$1" ] && [ ! -f "$1" ]; then exit 62; fi
-mkdir -p -- "${1%/*}/" && cat >"$1" && chmod -- "$2" "$1"
+if [ ! -e "$1" ]; then mode=644; elif [ ! -f "$1" ]; then exit 62; fi
+[ -d "${1%/*}/" ] || mkdir -p -- "${1%/*}/" || exit
+cat >"$1" || exit
+[ "$mode" = "$2" ] || chmod -- "$2" "$1"
 """
 TREE_ERRORS = {61: "there is no such directory", 64: "it is not a directory"}
 WRITE_ERRORS = {62: "it is not a regular file", 63: "it is a directory"}
@@ -88,10 +94,22 @@ def check_spec(spec: SandboxSpec) -> None:
     for name in ("memory", "cpus", "pids", "disk", "output"):
         if getattr(limits, name) <= 0:
             raise InvalidInput(f"sandbox limit {name}={getattr(limits, name)} must be positive")
+    _check_services(spec)
+    if plan_routes(spec.allow) and spec.network:
+        raise InvalidInput("network=True reaches everything: leave it away where allow names hosts")
     if spec.user is not None:
         uid, _, gid = spec.user.partition(":")
         if not (uid.isdigit() and gid.isdigit()):
             raise InvalidInput(f"sandbox user {spec.user!r} must be numbers, like 1000:1000")
+
+
+def _check_services(spec: SandboxSpec) -> None:
+    for service in spec.services:
+        if not (service.name and service.command and 0 < service.seconds < math.inf):
+            raise InvalidInput(f"{service}: a service needs a name, a command and a deadline")
+    names = [service.name for service in spec.services]
+    if len(set(names)) < len(names):
+        raise InvalidInput(f"services {names}: each needs a name of its own")
 
 
 def _vector(command: str | Sequence[str]) -> list[str]:
@@ -126,8 +144,21 @@ class CommandSandbox(Sandbox):
 
     def __init__(self) -> None:
         self.shells: dict[str, Shell] = {}
+        self.services: dict[str, Shell] = {}
         self.lost: tuple[str, ...] = ()
         self._disk_used = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def assign(self, spec: SandboxSpec) -> None:
+        """See :meth:`Sandbox.assign`; what carries the labels follows in the background."""
+        self.spec = spec
+        task = asyncio.create_task(self._relabel(spec.labels))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @abstractmethod
+    async def _relabel(self, labels: Mapping[str, str]) -> None:
+        """Let people see from outside for whom this is; raises nothing."""
 
     @abstractmethod
     async def _disk_use(self) -> int:
@@ -158,16 +189,27 @@ class CommandSandbox(Sandbox):
         try:
             for copy in copies:
                 copy.lost = ("processes in the background", "what is in /dev/shm", *lost)
+            await asyncio.gather(*(copy.start_services() for copy in copies))
             await asyncio.gather(*(copy.open_shells(states) for copy in copies))
         except BaseException:
             await see_through(close_all(copies))
             raise
         return copies
 
+    async def start_services(self) -> None:
+        """Start the spec's services that don't run yet, one after the other.
+
+        Raises:
+            SandboxStartFailed: one was not ready in time.
+        """
+        for service in self.spec.services:
+            if service.name not in self.services:
+                self.services[service.name] = await start_service(self, service)
+
     async def open_shells(self, states: Sequence[ShellState]) -> None:
         """Open shells as they were elsewhere."""
         for state in states:
-            opener = partial(self._open_port, state.program, {})
+            opener = partial(self.open_port, state.program, {})
             shell = Shell(state.name, state.program, state.cwd, self, opener)
             self.shells[state.name] = shell
             await shell.restore(state)
@@ -179,7 +221,7 @@ class CommandSandbox(Sandbox):
         return await self._checked(words, timeout, "/", {}, stdin, limit)
 
     @abstractmethod
-    async def _open_port(self, program: str, env: Mapping[str, str]) -> ShellPort:
+    async def open_port(self, program: str, env: Mapping[str, str]) -> ShellPort:
         """Start a shell with these variables besides the spec's."""
 
     async def shell(
@@ -200,7 +242,7 @@ class CommandSandbox(Sandbox):
         if refusal := _refusal([program, cwd or ""], variables):
             raise InvalidInput(f"shell {name!r}: {refusal}")
         where = posixpath.join(self.spec.workdir, cwd or "")
-        opener = partial(self._open_port, program, variables)
+        opener = partial(self.open_port, program, variables)
         made = Shell(name, program, where, self, opener)
         self.shells[name] = made
         try:

@@ -15,12 +15,14 @@ from trajgym.envs.sandbox._command import check_spec
 from trajgym.envs.sandbox._docker_engine import SLOW_SECONDS, DockerEngine
 from trajgym.envs.sandbox._docker_errors import ContainerGone, EngineLost, EngineRefused
 from trajgym.envs.sandbox._docker_images import KIND
+from trajgym.envs.sandbox._docker_network import network_refusal
 from trajgym.envs.sandbox._docker_sandbox import (
     CLOSE_SECONDS,
     DockerSandbox,
     remove_container,
 )
 from trajgym.envs.sandbox._docker_start import Launch
+from trajgym.envs.sandbox._embedded_files import remove_folder
 from trajgym.envs.sandbox._errors import (
     SandboxError,
     SandboxStartFailed,
@@ -31,8 +33,10 @@ from trajgym.envs.sandbox._owner import is_dead, own_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from trajgym.envs.sandbox._base import Sandbox
+    from trajgym.envs.sandbox._docker_fork import Stage
 
 __all__ = ["DockerProvider"]
 
@@ -65,6 +69,7 @@ class DockerProvider(SandboxProvider):
         self.borrow: Callable[[SandboxSpec], Sandbox | None] | None = None
         """Gives a sandbox that waits for a spec, or nothing; set by a pool."""
         self._launches: set[asyncio.Future[str]] = set()
+        self._clearing: set[asyncio.Task[None]] = set()
         self._closed = False
         self._used = False
 
@@ -94,7 +99,8 @@ class DockerProvider(SandboxProvider):
     async def start(self, spec: SandboxSpec, *, timeout: float = 120.0) -> DockerSandbox:
         """See :meth:`SandboxProvider.start`; waiting for one of the few start slots counts."""
         check_spec(spec)
-        return await self._launch(spec, spec.image, timeout, fresh=True)
+        made = await self._launch(spec, spec.image, timeout, fresh=True)
+        return await self._served(made)
 
     async def restore(
         self, snapshot: Snapshot, spec: SandboxSpec, *, timeout: float = 120.0
@@ -110,32 +116,56 @@ class DockerProvider(SandboxProvider):
             raise SnapshotFailed(f"there is no snapshot {snapshot.id} on this engine") from error
         except SandboxError as error:
             raise engine_module.unavailable(self.engine.host, error) from error
-        return await self._launch(spec, snapshot.id, timeout, fresh=False)
+        return await self._served(await self._launch(spec, snapshot.id, timeout))
 
-    async def start_like(self, sandbox: DockerSandbox, timeout: float) -> DockerSandbox:
-        """Start a sandbox from the same image, without the spec's trees: changes will bring them.
+    def borrow_like(self, sandbox: DockerSandbox, count: int) -> list[DockerSandbox]:
+        """Take up to so many sandboxes from the same image that wait in a pool."""
+        found: list[DockerSandbox] = []
+        usable = sandbox.image == sandbox.spec.image and not sandbox.spec.services
+        while usable and self.borrow is not None and len(found) < count:
+            taken = self.borrow(sandbox.spec)
+            if not isinstance(taken, DockerSandbox):
+                break
+            found.append(taken)
+        return found
+
+    def clear_later(self, folder: Path) -> None:
+        """Remove a directory of this host in the background; closing waits for it."""
+        clearing = asyncio.create_task(asyncio.to_thread(remove_folder, folder))
+        self._clearing.add(clearing)
+        clearing.add_done_callback(self._clearing.discard)
+
+    async def start_like(
+        self, sandbox: DockerSandbox, stage: Stage, timeout: float
+    ) -> DockerSandbox:
+        """Start a sandbox from the same image with another one's files, its services left out.
 
         Raises:
+            NotCarried: the files can't be laid under it.
             SandboxStartFailed, SandboxUnavailable: as for :meth:`start`.
         """
-        if self.borrow is not None and sandbox.image == sandbox.spec.image:
-            warm = self.borrow(sandbox.spec)
-            if isinstance(warm, DockerSandbox):
-                return warm
-        return await self._launch(sandbox.spec, sandbox.image, timeout, fresh=False)
+        return await self._launch(sandbox.spec, sandbox.image, timeout, stage=stage)
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise SandboxUnavailable("this provider is closed; make another one")
 
     async def _launch(
-        self, spec: SandboxSpec, image: str, timeout: float, *, fresh: bool
+        self,
+        spec: SandboxSpec,
+        image: str,
+        timeout: float,
+        *,
+        fresh: bool = False,
+        stage: Stage | None = None,
     ) -> DockerSandbox:
         self._refuse_if_closed()
+        if spec.allow and (refusal := network_refusal(self.engine)):
+            raise SandboxUnavailable(f"allow={list(spec.allow)} can't be promised: {refusal}")
         self._used = True
         name = f"trajgym-{secrets.token_hex(8)}"
         labels = {**spec.labels, **self._labels("sandbox")}
-        launch = Launch(self.engine, spec, name, image, labels, fresh, self._pull)
+        launch = Launch(self.engine, spec, name, image, labels, fresh, stage, self._pull)
         future = self.engine.submit_start(launch)
         self._launches.add(future)
         future.add_done_callback(self._launches.discard)
@@ -151,6 +181,21 @@ class DockerProvider(SandboxProvider):
         sandbox = DockerSandbox(self, spec, container, name, image)
         self._open[name] = sandbox
         sandbox.hosts.warm()
+        try:
+            await sandbox.open_network()
+        except BaseException as error:
+            await sandbox.close()
+            if isinstance(error, OSError):
+                raise SandboxStartFailed(f"no way out for the places allowed: {error}") from error
+            raise
+        return sandbox
+
+    async def _served(self, sandbox: DockerSandbox) -> DockerSandbox:
+        try:
+            await sandbox.start_services()
+        except BaseException:
+            await sandbox.close()
+            raise
         return sandbox
 
     def _start_error(self, error: Exception, timeout: float) -> SandboxError:
@@ -219,6 +264,8 @@ class DockerProvider(SandboxProvider):
                     partial(_remove_where, f"{PROVIDER}={self._id}", lambda _labels: True),
                     seconds=CLOSE_SECONDS,
                 )
+        if self._clearing:
+            await asyncio.wait(set(self._clearing))
         self.engine.shutdown()
 
     def isolation(self) -> dict[str, str]:
@@ -230,7 +277,8 @@ class DockerProvider(SandboxProvider):
             "files": "own file system from an image; nothing of the host is mounted",
             "disk": "looked at every second while a command runs; one file can't outgrow it; with "
             "a read-only root it is a hard bound",
-            "network": "none, unless the spec asks for it: then everything the host can reach",
+            "network": "none but an own loopback; by `allow` the places it names, over TCP; by "
+            "`network` everything the host can reach",
             "engine": "its socket is never mounted",
         }
 

@@ -6,19 +6,27 @@ The engine can list changes too, but compares whole images for it: seconds inste
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import os
+import secrets
 import stat
+import subprocess
 import tarfile
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trajgym.envs.sandbox._aio import see_through
+from trajgym.envs.sandbox._embedded_files import copy_folder
+from trajgym.envs.sandbox._errors import SandboxError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
     from trajgym.envs.sandbox._docker_sandbox import DockerSandbox
 
-__all__ = ["ChangeSet", "NotCarried", "apply_changes", "read_changes"]
+__all__ = ["ChangeSet", "NotCarried", "Stage", "apply_changes", "layer_of", "staged"]
 
 MAX_ENTRIES = 20_000
 MAX_BYTES = 256 << 20
@@ -45,21 +53,117 @@ class ChangeSet(NamedTuple):
     """A tar of all paths in ``there``."""
 
 
-async def read_changes(sandbox: DockerSandbox) -> ChangeSet:
-    """Pack what differs from the image, at one moment: everything inside is paused meanwhile.
+class Stage:
+    """A container's layer as it was at one moment, copied aside on this host.
+
+    Args:
+        layer: the copy, whiteouts and all.
+    """
+
+    def __init__(self, layer: Path) -> None:
+        self._layer = layer
+        self._lock = threading.RLock()
+        self._starts = 0
+        self._packs = False
+        self._seen: ChangeSet | None = None
+        self._packed: ChangeSet | None = None
+
+    def expect(self, *, starts: int, packs: bool) -> None:
+        """Say what it will be used for, before it is.
+
+        Args:
+            starts: how often it will be laid; the last one gets the files themselves.
+            packs: whether somebody asks for the changes.
+        """
+        self._starts, self._packs = starts, packs
+
+    def changes(self) -> ChangeSet:
+        """The layer as an archive, for containers that run already. Blocks.
+
+        Raises:
+            NotCarried: it can't be packed.
+        """
+        with self._lock:
+            self._packed = self._packed or _read(self._layer, pack=True)
+            return self._packed
+
+    def lay(self, upper: Path) -> None:
+        """Make it the layer of a container of the same image that never ran. Blocks.
+
+        Raises:
+            NotCarried: it can't be written, or the result differs.
+        """
+        with self._lock:
+            if self._packs:
+                self.changes()
+            self._seen = self._seen or _read(self._layer, pack=False)
+            self._starts -= 1
+            try:
+                if self._starts or not _move(self._layer, upper):
+                    copy_folder(self._layer, upper)
+            except (OSError, subprocess.SubprocessError) as error:
+                raise NotCarried(f"{upper} can't be written: {error}") from error
+        _compare(_read(upper, pack=False), self._seen)
+
+
+def _move(layer: Path, upper: Path) -> bool:
+    """Put a directory in the place of an empty one, if that can be."""
+    try:
+        upper.rmdir()
+        layer.rename(upper)
+    except OSError:
+        upper.mkdir(exist_ok=True)
+        return False
+    return True
+
+
+@contextlib.asynccontextmanager
+async def staged(sandbox: DockerSandbox) -> AsyncIterator[Stage]:
+    """Copy a layer aside; everything inside is paused meanwhile, and no longer.
 
     Raises:
         NotCarried: too much, or the engine keeps its files elsewhere.
         SandboxDied: the sandbox is gone.
     """
     upper = await _layer(sandbox)
+    # Beside the layer itself: one file system, and the engine removes it with the container.
+    layer = upper.parent / f"trajgym-{secrets.token_hex(8)}"
+    copied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    copying = asyncio.create_task(_copy_paused(sandbox, upper, layer, copied))
+    try:
+        await asyncio.wait({copying, copied}, return_when=asyncio.FIRST_COMPLETED)
+        if copying.done():
+            copying.result()
+        yield Stage(layer)
+    finally:
+        await see_through(_finish(copying))
+        sandbox.clear_later(layer)
+
+
+async def _copy_paused(
+    sandbox: DockerSandbox, upper: Path, layer: Path, copied: asyncio.Future[None]
+) -> None:
     call = sandbox.hosts.call
     async with sandbox.hosts.gate.shut():
         await call(lambda api: api.pause(sandbox.container))
         try:
-            return await see_through(asyncio.to_thread(_read, upper, pack=True))
+            await asyncio.to_thread(_copy, upper, layer)
+            copied.set_result(None)  # who waits goes on while the container wakes
         finally:
-            await see_through(call(lambda api: api.unpause(sandbox.container)))
+            await call(lambda api: api.unpause(sandbox.container))
+
+
+async def _finish(copying: asyncio.Task[None]) -> None:
+    with contextlib.suppress(SandboxError, NotCarried):  # said already, or by the next command
+        await copying
+
+
+def _copy(upper: Path, layer: Path) -> None:
+    _read(upper, pack=False)  # says if it is too much
+    try:
+        copy_folder(upper, layer)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NotCarried(f"{upper} can't be copied to {layer}: {error}") from error
 
 
 async def apply_changes(sandbox: DockerSandbox, changes: ChangeSet) -> None:
@@ -80,8 +184,12 @@ async def apply_changes(sandbox: DockerSandbox, changes: ChangeSet) -> None:
             lambda api: api.put_archive(sandbox.container, "/", changes.archive)
         )
     after = await asyncio.to_thread(_read, upper, pack=False)
-    odd = after.there.items() ^ changes.there.items()
-    if odd:
+    _compare(after._replace(gone=changes.gone), changes)
+
+
+def _compare(made: ChangeSet, wanted: ChangeSet) -> None:
+    odd = made.there.items() ^ wanted.there.items()
+    if odd or made.gone != wanted.gone:
         raise NotCarried(f"the copy differs: {sorted(odd)[:5]}")
 
 
@@ -90,8 +198,19 @@ def _under(path: str, others: frozenset[str]) -> bool:
 
 
 async def _layer(sandbox: DockerSandbox) -> Path:
-    """Where the engine keeps what a container has written."""
     seen = await sandbox.hosts.call(lambda api: api.inspect_container(sandbox.container))
+    return layer_of(seen)
+
+
+def layer_of(seen: Mapping[str, Any]) -> Path:
+    """Where the engine keeps what a container has written.
+
+    Args:
+        seen: what the engine says about the container.
+
+    Raises:
+        NotCarried: it can't be read from here.
+    """
     driver = seen.get("GraphDriver") or {}
     upper = Path((driver.get("Data") or {}).get("UpperDir") or "/nonexistent")
     if driver.get("Name") != "overlay2" or not os.access(upper, os.R_OK | os.X_OK):

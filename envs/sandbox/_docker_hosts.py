@@ -47,17 +47,41 @@ class Host:
         self.stream = stream
         self.mark = mark
         self.pid = 0
-        self.watch: asyncio.Task[None] | None = None
+        self.kills = 0
+        """How many processes the memory limit had killed when it was opened."""
+        self.poll: asyncio.Task[None] | None = None
+        self._process = -1
 
     @property
     def alive(self) -> bool:
         """Whether it can take a request."""
         return not self.stream.ended.done()
 
+    def watch(self, process: int) -> None:
+        """End the stream when the shell's process is dead, though others may hold it open.
+
+        Args:
+            process: a pidfd, owned from now on.
+        """
+        self._process = process
+        asyncio.get_running_loop().add_reader(process, self._died)
+
+    def _died(self) -> None:
+        self._forget_process()
+        # What it had said before may still be on the way.
+        asyncio.get_running_loop().call_later(FLUSH_SECONDS, self.stream.close)
+
+    def _forget_process(self) -> None:
+        if self._process >= 0:
+            asyncio.get_running_loop().remove_reader(self._process)
+            os.close(self._process)
+            self._process = -1
+
     def close(self) -> None:
         """Let go of it; a shell that waits for a request ends by itself."""
-        if self.watch is not None:
-            self.watch.cancel()
+        if self.poll is not None:
+            self.poll.cancel()
+        self._forget_process()
         self.stream.close()
 
 
@@ -78,6 +102,7 @@ class DockerHosts:
         self._name = name
         self._idle: list[Host] = []
         self._retired: list[Host] = []
+        self._open_hosts: set[Host] = set()
         self._opening: asyncio.Task[Host] | None = None
         self._closed = False
         self.gate = Gate()
@@ -182,6 +207,8 @@ class DockerHosts:
             line = [*argv, *key, *words] if words is not None else list(argv)
             exec_id = await self.create_exec(line, env, stdin=True)
             host = Host(await self.attach(exec_id), env[MARK])
+            self._open_hosts.add(host)
+            host.stream.ended.add_done_callback(lambda _: self._open_hosts.discard(host))
             try:
                 request = Request(host.stream, host.stream, 4096, key)
                 if words is None:
@@ -194,48 +221,49 @@ class DockerHosts:
                     why = (said.stdout + said.stderr).decode(errors="replace").strip()
                     await self.call(lambda api: api.inspect_container(self._container))
                     raise SandboxError(f"{self._name}: no shell {argv[0]} inside: {why}")
+                # Before anybody can kill it: afterwards its process could not be found any more.
+                process = await self._find_process(exec_id)
+                if process is not None:
+                    host.watch(process)
+                else:
+                    host.poll = asyncio.create_task(self._poll(host.stream))
             except TimeoutError:
                 host.close()
                 raise SandboxError(f"{self._name}: no shell in {READY_SECONDS:g} s") from None
             except BaseException:
                 host.close()
                 raise
-        host.pid = report.pid
-        host.watch = asyncio.create_task(self._watch(host.stream))
+        host.pid, host.kills = report.pid, report.oom_kills
         return host
 
-    async def _watch(self, stream: ExecStream) -> None:
-        """End a stream when its shell is dead, though others may hold it open."""
+    async def _poll(self, stream: ExecStream) -> None:
+        """End a stream when its shell is dead; only the engine knows its process."""
         with contextlib.suppress(SandboxError):
-            seen = await self.inspect_exec(stream.exec_id)
-            if not await self._pid_dies(int(seen["Pid"] or 0)):
-                # The engine tells nobody in time: it waits for others that hold the streams.
-                while (await self.inspect_exec(stream.exec_id))["Running"]:  # noqa: ASYNC110
-                    await asyncio.sleep(POLL_SECONDS)
+            # The engine tells nobody in time: it waits for others that hold the streams.
+            while (await self.inspect_exec(stream.exec_id))["Running"]:  # noqa: ASYNC110
+                await asyncio.sleep(POLL_SECONDS)
             # What it had said before may still be on the way.
             await asyncio.wait({stream.ended}, timeout=FLUSH_SECONDS)
         stream.close()
 
-    async def _pid_dies(self, pid: int) -> bool:
-        """Wait for the death of a process of the engine; False if it is not on this host."""
+    async def _find_process(self, exec_id: str) -> int | None:
+        """Open the process of an exec, if the engine's processes are this host's."""
+        pid = int((await self.inspect_exec(exec_id))["Pid"] or 0)
         try:
             handle = os.pidfd_open(pid)
-        except OSError:
-            return False
-        loop = asyncio.get_running_loop()
-        dead = asyncio.Event()
+        except (OSError, OverflowError):
+            return None
         try:
             groups = await asyncio.to_thread(Path(f"/proc/{pid}/cgroup").read_text)
-            if self._container not in groups:
-                return False
-            loop.add_reader(handle, dead.set)
-            await dead.wait()
+            if self._container in groups:
+                return handle
         except OSError:
-            return False
-        finally:
-            loop.remove_reader(handle)
+            pass
+        except BaseException:
             os.close(handle)
-        return True
+            raise
+        os.close(handle)
+        return None
 
     async def create_exec(
         self, argv: Sequence[str], env: Mapping[str, str], *, stdin: bool = False
@@ -291,13 +319,13 @@ class DockerHosts:
         return SandboxDied(f"sandbox {self._name} is gone: {error}")
 
     def close(self) -> None:
-        """Let go of all shells."""
+        """Let go of all shells, those that are given out, too."""
         self._closed = True
         opening, self._opening = self._opening, None
         if opening is not None:
             opening.add_done_callback(self._give_opened)
             opening.cancel()
-        for host in [*self._idle, *self._retired]:
+        for host in list(self._open_hosts):
             host.close()
         self._idle.clear()
         self._retired.clear()

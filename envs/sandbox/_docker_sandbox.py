@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import re
 import secrets
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,20 +18,24 @@ from trajgym.envs.sandbox._command import CommandSandbox, gather_or_close
 from trajgym.envs.sandbox._docker_engine import SLOW_SECONDS, translated
 from trajgym.envs.sandbox._docker_errors import ContainerGone, EngineLost, EngineRefused
 from trajgym.envs.sandbox._docker_fork import (
-    ChangeSet,
     NotCarried,
+    Stage,
     apply_changes,
-    read_changes,
+    staged,
 )
 from trajgym.envs.sandbox._docker_hosts import DockerHosts, Host
 from trajgym.envs.sandbox._docker_images import REPOSITORY, keep_image
 from trajgym.envs.sandbox._docker_kill import KILL
+from trajgym.envs.sandbox._docker_network import open_network_of
 from trajgym.envs.sandbox._docker_shell import DockerShellPort
 from trajgym.envs.sandbox._errors import SandboxDied, SandboxError, SnapshotFailed
 from trajgym.envs.sandbox._protocol import MARK, STDIN_LIMIT, command_text
+from trajgym.envs.sandbox._relay import Relay
+from trajgym.envs.sandbox._routes import plan_routes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from trajgym.envs.sandbox._docker import DockerProvider
     from trajgym.envs.sandbox._shell import ShellPort
@@ -41,6 +47,7 @@ KILL_SECONDS = 15.0
 RESYNC_SECONDS = 2.0
 CLOSE_SECONDS = 60.0
 SNAPSHOT_SECONDS = 300.0
+MAX_SESSION = 100
 
 
 class DockerSandbox(CommandSandbox):
@@ -68,6 +75,8 @@ class DockerSandbox(CommandSandbox):
         self._restarting = asyncio.Lock()
         self._killing = asyncio.Lock()
         self.hosts = DockerHosts(provider.engine, spec, container, name)
+        self._relay: Relay | None = None
+        self._reviving: asyncio.Task[None] | None = None
 
     @property
     def alive(self) -> bool:
@@ -77,6 +86,33 @@ class DockerSandbox(CommandSandbox):
     async def settle(self) -> None:
         """See :meth:`Sandbox.settle`."""
         await self.hosts.settle()
+
+    async def _relabel(self, labels: Mapping[str, str]) -> None:
+        session = re.sub(r"[^A-Za-z0-9_.-]", "-", labels.get("session", ""))[:MAX_SESSION]
+        if not session:
+            return
+        try:
+            await self.engine.call(lambda api: api.rename(self.container, f"{self.id}.{session}"))
+        except SandboxError as error:
+            _log.info("%s does not carry its session's name: %s", self.id, error)
+
+    async def open_network(self) -> None:
+        """Open the way to the places that the spec allows.
+
+        Raises:
+            OSError: the container's network can't be entered from here.
+            SandboxDied: the container is gone.
+        """
+        routes = plan_routes(self.spec.allow)
+        if not routes:
+            return
+        seen = await self.hosts.call(lambda api: api.inspect_container(self.container))
+        namespace = await asyncio.to_thread(open_network_of, seen["State"]["Pid"], self.container)
+        self._relay = Relay(self.id, routes)
+        try:
+            await self._relay.open(namespace)
+        finally:
+            os.close(namespace)
 
     async def _execute(
         self,
@@ -90,6 +126,8 @@ class DockerSandbox(CommandSandbox):
     ) -> CommandResult:
         mark = secrets.token_hex(12)
         variables = {**env, MARK: mark}
+        if self._reviving is not None:
+            await self._revived(self._reviving)
         async with self._restarting:
             restarts = self._restarts
         if len(stdin) > STDIN_LIMIT:
@@ -215,13 +253,29 @@ class DockerSandbox(CommandSandbox):
             await self._restart()
 
     async def _restart(self) -> None:
-        """Kill everything in the container; files stay."""
+        """Kill everything in the container; files stay, services are started again."""
         async with self._restarting:
             self._restarts += 1
             await self.hosts.call(lambda api: api.restart(self.container, timeout=0))
             self.hosts.warm()
+        if self.spec.allow or self.spec.services:
+            self._reviving = asyncio.create_task(self._revive())
+            self._reviving.add_done_callback(_seen)
 
-    async def _open_port(self, program: str, env: Mapping[str, str]) -> ShellPort:
+    async def _revive(self) -> None:
+        if self._relay is not None:
+            await self._relay.close()
+        self.services.clear()
+        await self.open_network()
+        await self.start_services()
+
+    async def _revived(self, reviving: asyncio.Task[None]) -> None:
+        await asyncio.wait({reviving})
+        error = None if reviving.cancelled() else reviving.exception()
+        if error is not None:
+            raise SandboxDied(f"sandbox {self.id} was restarted, and then: {error}") from error
+
+    async def open_port(self, program: str, env: Mapping[str, str]) -> ShellPort:
         return DockerShellPort(self, await self.hosts.open([program], env))
 
     async def _copies(self, count: int, timeout: float) -> list[DockerSandbox]:
@@ -229,9 +283,13 @@ class DockerSandbox(CommandSandbox):
         if self.spec.readonly_root:
             await self.snapshot()  # says why not
         try:
-            changes = await read_changes(self)
-            starts = [self._copy(changes, timeout) for _ in range(count)]
-            return await gather_or_close([asyncio.ensure_future(start) for start in starts])
+            async with staged(self) as stage:
+                ready = self._provider.borrow_like(self, count)
+                stage.expect(starts=count - len(ready), packs=bool(ready))
+                works = [self._fill(box, stage) for box in ready]
+                start = partial(self._provider.start_like, self, stage, timeout)
+                works += [start() for _ in range(count - len(ready))]
+                return await gather_or_close([asyncio.ensure_future(work) for work in works])
         except NotCarried as reason:
             _log.info("%s is forked by a commit: %s", self.id, reason)
         snapshot = await self.snapshot()
@@ -246,14 +304,17 @@ class DockerSandbox(CommandSandbox):
         finally:
             await self._provider.discard(snapshot)
 
-    async def _copy(self, changes: ChangeSet, timeout: float) -> DockerSandbox:
-        made = await self._provider.start_like(self, timeout)
+    async def _fill(self, made: DockerSandbox, stage: Stage) -> DockerSandbox:
         try:
-            await apply_changes(made, changes)
+            await apply_changes(made, await asyncio.to_thread(stage.changes))
         except BaseException:
             await made.close()
             raise
         return made
+
+    def clear_later(self, folder: Path) -> None:
+        """Remove a directory of the host in the background; the provider sees it through."""
+        self._provider.clear_later(folder)
 
     async def snapshot(self) -> Snapshot:
         """See :meth:`Sandbox.snapshot`: an image with this container's files."""
@@ -287,6 +348,13 @@ class DockerSandbox(CommandSandbox):
 
     async def _remove(self) -> None:
         self.hosts.close()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+        if self._reviving is not None:
+            self._reviving.cancel()
+            await asyncio.wait({self._reviving})
+        if self._relay is not None:
+            await self._relay.close()
         try:
             await self.engine.call(
                 lambda api: remove_container(self.container, api), seconds=CLOSE_SECONDS
@@ -295,6 +363,12 @@ class DockerSandbox(CommandSandbox):
             return  # the engine is gone, or will be found again by the reaper
         finally:
             await self._provider.forget(self)
+
+
+def _seen(reviving: asyncio.Task[None]) -> None:
+    """The next command hears what went wrong; if there is none, nobody needs to."""
+    if not reviving.cancelled():
+        reviving.exception()
 
 
 def remove_container(name: str, api: Any) -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from trajgym.envs.sandbox._channel import Channel
     from trajgym.envs.sandbox._docker_hosts import Host
     from trajgym.envs.sandbox._docker_sandbox import DockerSandbox
+    from trajgym.envs.sandbox._protocol import Report
 
 __all__ = ["DockerShellPort"]
 
@@ -28,6 +29,7 @@ class DockerShellPort(ShellPort):
         self._sandbox = sandbox
         self._host = host
         self._taps: list[Host] = []
+        self._known = host.kills
 
     async def tap(self) -> tuple[Channel, str, str]:
         """See :meth:`ShellPort.tap`: the outputs of another, idle shell."""
@@ -48,6 +50,16 @@ class DockerShellPort(ShellPort):
     async def exit_code(self) -> int:
         """See :meth:`ShellPort.exit_code`."""
         return await self._sandbox.exit_code(self._host.stream.exec_id)
+
+    async def oom_kills(self, report: Report | None) -> int:
+        """See :meth:`ShellPort.oom_kills`; where no report says it, a new shell does."""
+        if report is not None:
+            self._known += report.oom_kills
+            return report.oom_kills
+        fresh = await self._sandbox.hosts.open()
+        self._sandbox.hosts.give(fresh)
+        found, self._known = fresh.kills - self._known, fresh.kills
+        return found
 
     async def kill(self) -> None:
         """See :meth:`ShellPort.kill`."""

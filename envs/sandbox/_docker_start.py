@@ -13,13 +13,16 @@ from typing import IO, TYPE_CHECKING, Any
 from trajgym.envs.sandbox._command import HOME, command_env
 from trajgym.envs.sandbox._docker_engine import SLOW_SECONDS, DockerEngine, translated
 from trajgym.envs.sandbox._docker_errors import ContainerGone
+from trajgym.envs.sandbox._docker_fork import layer_of
 from trajgym.envs.sandbox._errors import ImageNotFound, SandboxError, SandboxStartFailed
 from trajgym.envs.sandbox._protocol import MARK
+from trajgym.envs.sandbox._routes import hosts_of, plan_routes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trajgym.envs.sandbox._base import SandboxSpec
+    from trajgym.envs.sandbox._docker_fork import Stage
 
 __all__ = ["HOLDS", "Launch", "user_of"]
 
@@ -44,7 +47,8 @@ class Launch:
         name: of the container.
         image: what to start from.
         labels: put on the container.
-        fresh: whether trees are copied in (not when a snapshot holds them).
+        fresh: whether trees are copied in (not when a snapshot or a stage holds them).
+        stage: files of another container of the same image.
         pull: whether a missing image is pulled.
     """
 
@@ -54,6 +58,7 @@ class Launch:
     image: str
     labels: Mapping[str, str]
     fresh: bool
+    stage: Stage | None
     pull: bool
     abandoned: threading.Event = field(default_factory=threading.Event)
 
@@ -66,7 +71,7 @@ class Launch:
             EngineLost, EngineRefused: what the engine said.
         """
         self._go_on()
-        held = self._look_up_image()
+        held = self._look_up_image() if self.stage is None else set()
         if self.spec.readonly_root:
             self._refuse_trees(held)
         client = self.engine.client()
@@ -75,6 +80,9 @@ class Launch:
             self._go_on()
             if self.fresh and not self.spec.readonly_root:
                 self._fill(container, held)
+                self._go_on()
+            if self.stage is not None:
+                self.stage.lay(layer_of(client.inspect_container(container)))
                 self._go_on()
             client.start(container)
             self._go_on()
@@ -127,6 +135,7 @@ class Launch:
             tmpfs=self._scratch() if self.spec.readonly_root else None,
             init=True,
             network_mode="bridge" if self.spec.network else "none",
+            extra_hosts=hosts_of(plan_routes(self.spec.allow)),
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
             pids_limit=limits.pids,

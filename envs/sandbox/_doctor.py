@@ -8,7 +8,8 @@ import shutil
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trajgym.envs.sandbox._docker import DockerProvider
-from trajgym.envs.sandbox._embedded import EmbeddedProvider
+from trajgym.envs.sandbox._docker_network import network_refusal
+from trajgym.envs.sandbox._embedded import NO_NETWORKS, EmbeddedProvider
 from trajgym.envs.sandbox._errors import SandboxError, SandboxUnavailable
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ async def _docker() -> list[Finding]:
             return [Finding("docker", "missing", said)]
     findings = [Finding("docker", "good", f"engine {info['ServerVersion']} answers")]
     findings += [_driver(info), _groups(info), _seccomp(info), _runtimes(info), _base(images)]
+    findings.append(_allow(network_refusal(provider.engine)))
     findings += _space("docker", info.get("DockerRootDir", ""))
     findings.append(Finding("docker", "good", f"{ours} containers of this project are there"))
     return findings
@@ -128,6 +130,13 @@ def _runtimes(info: dict[str, Any]) -> Finding:
     )
 
 
+def _allow(refusal: str) -> Finding:
+    if refusal:
+        said = f"no allow-list of places that may be reached: {refusal}"
+        return Finding("docker", "limited", said)
+    return Finding("docker", "good", "places that may be reached can be named (allow)")
+
+
 def _base(images: set[str]) -> Finding:
     if BASE in images:
         return Finding("docker", "good", f"image {BASE} is there")
@@ -160,6 +169,12 @@ async def _embedded() -> list[Finding]:
             said = "layers can't be stacked here: forks copy what was changed"
             advice = "run as root with the sandboxes (TRAJGYM_SANDBOX_DIR) on a disk like ext4"
             findings.append(Finding("embedded", "limited", said, advice))
+        if os.geteuid() == 0:
+            said = "places that may be reached can be named (allow), and services declared"
+            findings.append(Finding("embedded", "good", said))
+        else:
+            said = "no allow-list of places that may be reached, no services"
+            findings.append(Finding("embedded", "limited", said, NO_NETWORKS))
         findings += [
             Finding("embedded", "limited", f"{aspect}: {said}", _ADVICE.get(aspect, ""))
             for aspect, said in provider.isolation().items()

@@ -7,8 +7,8 @@ import contextlib
 import os
 import secrets
 import subprocess
-import tempfile
-from pathlib import Path
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trajgym.envs.sandbox._aio import Gate, see_through
@@ -25,14 +25,20 @@ from trajgym.envs.sandbox._errors import (
     SnapshotFailed,
 )
 from trajgym.envs.sandbox._mounts import MountThread
+from trajgym.envs.sandbox._net import new_namespace
 from trajgym.envs.sandbox._owner import is_dead, own_token
+from trajgym.envs.sandbox._place import default_root, own_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
-__all__ = ["EmbeddedProvider"]
+__all__ = ["NO_NETWORKS", "EmbeddedProvider"]
 
 PROBE_SECONDS = 10.0
+NO_NETWORKS = (
+    "a network namespace that several commands share takes root; run as root, or use Docker"
+)
 FIX = (
     "install bubblewrap and allow user namespaces (sysctl user.max_user_namespaces, "
     "kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0), "
@@ -40,9 +46,13 @@ FIX = (
 )
 
 
-def _default_root() -> Path:
-    given = os.environ.get("TRAJGYM_SANDBOX_DIR")
-    return Path(given or Path(tempfile.gettempdir()) / f"trajgym-sandboxes-{os.geteuid()}")
+@dataclass(slots=True)
+class _Parts:
+    """What a start has made so far, to be undone if it fails or is cancelled."""
+
+    files: SandboxFiles | None = None
+    group: ControlGroup = field(default_factory=ControlGroup)
+    network: int | None = None
 
 
 class EmbeddedProvider(SandboxProvider):
@@ -59,7 +69,7 @@ class EmbeddedProvider(SandboxProvider):
     name = "embedded"
 
     def __init__(self, root: Path | None = None, *, tool: str | None = None) -> None:
-        self.root = root or _default_root()
+        self.root = root or default_root()
         self._wanted = tool
         self._tool: Tool | None = None
         self._groups = ControlGroups()
@@ -86,7 +96,7 @@ class EmbeddedProvider(SandboxProvider):
 
     def _probe(self) -> Tool:
         """Return the first tool that can start a command here."""
-        self._prepare_root()
+        own_folder(self.root)
         tools = [tool for tool in find_tools() if self._wanted in {None, tool.name}]
         reasons = [] if tools else ["neither bwrap nor unshare is installed"]
         for tool in tools:
@@ -127,14 +137,6 @@ class EmbeddedProvider(SandboxProvider):
             return ""
         return done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
 
-    def _prepare_root(self) -> None:
-        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        status = self.root.lstat()
-        if self.root.is_symlink() or status.st_uid != os.geteuid():
-            raise SandboxUnavailable(
-                f"{self.root} belongs to somebody else; set TRAJGYM_SANDBOX_DIR to another place"
-            )
-
     def new_folder(self, kind: str) -> Path:
         """Make a directory whose name says what it is and to which process it belongs."""
         folder = self.root / f"{own_token()}-{kind}-{secrets.token_hex(6)}"
@@ -145,7 +147,7 @@ class EmbeddedProvider(SandboxProvider):
 
     async def start(self, spec: SandboxSpec, *, timeout: float = 120.0) -> EmbeddedSandbox:
         """See :meth:`SandboxProvider.start`."""
-        return await self._launch(spec, timeout)
+        return await self._served(await self._launch(spec, timeout))
 
     async def restore(
         self, snapshot: Snapshot, spec: SandboxSpec, *, timeout: float = 120.0
@@ -155,7 +157,25 @@ class EmbeddedProvider(SandboxProvider):
         names = self._layers_of(source)
         if names is None and not (source / "files").is_dir():
             raise SnapshotFailed(f"there is no snapshot {snapshot.id} in {self.root}")
-        return await self._launch(spec, timeout, source / "files", names)
+        return await self._served(await self._launch(spec, timeout, source / "files", names))
+
+    async def _served(self, sandbox: EmbeddedSandbox) -> EmbeddedSandbox:
+        try:
+            await sandbox.start_services()
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
+
+    async def start_over(
+        self, names: Sequence[str], spec: SandboxSpec, timeout: float
+    ) -> EmbeddedSandbox:
+        """Start a sandbox whose files begin as these layers are; the caller holds them.
+
+        Raises:
+            SandboxStartFailed, SandboxUnavailable: as for :meth:`start`.
+        """
+        return await self._launch(spec, timeout, names=names)
 
     def _layers_of(self, source: Path) -> list[str] | None:
         """The layers that a snapshot consists of; None if it is a copy, or not there."""
@@ -195,40 +215,54 @@ class EmbeddedProvider(SandboxProvider):
     ) -> EmbeddedSandbox:
         assert self._tool is not None
         user = self._user(spec, self._tool)
+        joined = self._tool.root and not spec.network
+        if (spec.allow or spec.services) and not (joined or spec.network):
+            raise SandboxUnavailable(f"allow and services can't be promised: {NO_NETWORKS}")
         folder = self.new_folder("sandbox")
-        files = Files(folder, spec, user, own=self._tool.root)
-        group = ControlGroup()
-        made: SandboxFiles | None = None
+        files = Files(folder, spec, user, own=self._tool.root, joined=joined)
+        parts = _Parts()
         try:
             async with asyncio.timeout(timeout):
                 # Threads can't be cancelled: see the copy through, then look at the clock.
                 if names is not None:
-                    made = await see_through(
-                        self.mounts.call(SandboxFiles.over, files, self.layers, names)
-                    )
+                    over = partial(SandboxFiles.over, files, self.layers, names)
+                    await see_through(self.mounts.call(self._prepare, parts, files, over))
                 else:
-                    layout = await see_through(asyncio.to_thread(files.plain, source))
-                    made = SandboxFiles(files, self.layers, layout)
-                group = await asyncio.to_thread(self._groups.create, folder.name, spec.limits)
-                sandbox = EmbeddedSandbox(self, spec, made, group, self._tool)
+                    plain = partial(self._plain, files, source)
+                    await see_through(asyncio.to_thread(self._prepare, parts, files, plain))
+                assert parts.files is not None
+                network, parts.network = parts.network, None
+                sandbox = EmbeddedSandbox(self, spec, parts.files, parts.group, self._tool, network)
                 self._open[sandbox.id] = sandbox
-                if source is None:
+                await sandbox.open_network()
+                if source is None and names is None:
                     await self._first_command(sandbox)
         except BaseException as error:
             self._open.pop(folder.name, None)
-            await see_through(self._undo(group, made, folder))
+            await see_through(self._undo(parts, folder))
             if isinstance(error, TimeoutError):
                 raise SandboxStartFailed(f"no start within {timeout:g} s") from error
             if isinstance(error, OSError | subprocess.SubprocessError | RuntimeError):
-                raise SandboxStartFailed(f"can't prepare the sandbox's files: {error}") from error
+                raise SandboxStartFailed(f"can't prepare the sandbox: {error}") from error
             raise
         return sandbox
 
-    async def _undo(self, group: ControlGroup, made: SandboxFiles | None, folder: Path) -> None:
-        await asyncio.to_thread(group.remove)
-        if made is not None:
-            await self.mounts.call(made.unmount)
-            await asyncio.to_thread(made.remove)
+    def _prepare(self, parts: _Parts, files: Files, make: Callable[[], SandboxFiles]) -> None:
+        if files.joined:
+            parts.network = new_namespace()
+        parts.files = make()
+        parts.group = self._groups.create(files.folder.name, files.spec.limits)
+
+    def _plain(self, files: Files, source: Path | None) -> SandboxFiles:
+        return SandboxFiles(files, self.layers, files.plain(source))
+
+    async def _undo(self, parts: _Parts, folder: Path) -> None:
+        await asyncio.to_thread(parts.group.remove)
+        if parts.network is not None:
+            os.close(parts.network)
+        if parts.files is not None:
+            await self.mounts.call(parts.files.unmount)
+            await asyncio.to_thread(parts.files.remove)
         await asyncio.to_thread(remove_folder, folder)
 
     def _user(self, spec: SandboxSpec, tool: Tool) -> tuple[int, int]:

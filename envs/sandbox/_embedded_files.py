@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from trajgym.envs.sandbox._command import HOME
-from trajgym.envs.sandbox._embedded_plan import LATE, Layout, write_identity
+from trajgym.envs.sandbox._embedded_plan import LATE, Layout, write_identity, write_labels
 from trajgym.envs.sandbox._errors import SandboxStartFailed
+from trajgym.envs.sandbox._routes import hosts_of, plan_routes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,12 +82,14 @@ class Files:
         spec: what it shall hold.
         user: uid and gid of commands, inside.
         own: whether files are given to that user (we are root).
+        joined: see :class:`Layout`.
     """
 
     folder: Path
     spec: SandboxSpec
     user: tuple[int, int]
     own: bool
+    joined: bool = False
 
     def plain(self, source: Path | None = None) -> Layout:
         """Make directories with the spec's trees, or with the content of ``source``.
@@ -108,19 +111,21 @@ class Files:
             self._fill(writable)
         return self._layout(writable, readonly)
 
-    def stacked(self, layers: Sequence[Path]) -> Layout:
-        """Make what layers don't hold; the layout's directories are there once they are mounted.
-
-        Raises:
-            SandboxStartFailed: as for :meth:`plain`.
-        """
-        readonly = self._readonly(set(self.tops()))
+    def new_top(self, layers: Sequence[Path]) -> None:
+        """Make a directory to be mounted over layers, with what they don't hold."""
         top = self.folder / "top"
         top.mkdir()
         for path, host in self._writable(top).items():
             if not any((layer / host.name).is_dir() for layer in layers):
                 self._make_top(path, host)
-        return self._layout(self._writable(self.folder / "merged"), readonly)
+
+    def stacked(self, place: str) -> Layout:
+        """The layout of files that are mounted at ``place`` in the folder.
+
+        Raises:
+            SandboxStartFailed: as for :meth:`plain`.
+        """
+        return self._layout(self._writable(self.folder / place), self._readonly(set(self.tops())))
 
     def tops(self) -> list[str]:
         """Writable paths that lie in no other."""
@@ -139,8 +144,12 @@ class Files:
     def _layout(self, writable: dict[str, Path], readonly: dict[str, Path]) -> Layout:
         (self.folder / "root").mkdir(exist_ok=True)
         (self.folder / LATE).mkdir(exist_ok=True)
-        write_identity(self.folder, self.user, HOME)
-        return Layout(self.folder, writable, readonly, self.user, self.spec.network)
+        if not (self.folder / "etc").exists():
+            hosts = hosts_of(plan_routes(self.spec.allow))
+            write_identity(self.folder, self.user, HOME, hosts)
+            write_labels(self.folder, self.spec.labels)
+        network = self.spec.network
+        return Layout(self.folder, writable, readonly, self.user, network, joined=self.joined)
 
     def _fill(self, writable: dict[str, Path]) -> None:
         for path in (HOME, self.spec.workdir, *self.spec.trees):

@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from trajgym.envs.sandbox._embedded_files import copy_folder, disk_use, remove_folder
+from trajgym.envs.sandbox._embedded_remount import MountSpace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from trajgym.envs.sandbox._embedded_plan import Layout
     from trajgym.envs.sandbox._mounts import MountThread
 
-__all__ = ["Layers", "SandboxFiles"]
+__all__ = ["Layers", "SandboxFiles", "freeze_under"]
 
 DEPTH = 48
 """Layers under one sandbox; more are copied into one. The kernel takes some hundreds."""
@@ -50,7 +51,7 @@ class Layers:
         name = f"try-{secrets.token_hex(4)}"
         base = self.folder / name
         try:
-            for part in ("lower", "top", "work", "merged"):
+            for part in ("lower", "top", "merged-work", "merged"):
                 (base / part).mkdir(parents=True)
             self.mounts.overlay(self.folder, [f"{name}/lower"], base)
             self.mounts.unmount(base / "merged")
@@ -103,6 +104,49 @@ class Layers:
         return total
 
 
+def freeze_under(files: SandboxFiles, pids: Sequence[int]) -> tuple[str, ...] | None:
+    """Freeze files while shells wait above them, and give those the new ones.
+
+    Call it in the mount thread.
+
+    Args:
+        files: what they have mounted.
+        pids: of the processes that made the shells' namespaces.
+
+    Returns:
+        The layers' names; None if something may still write, and nothing was done.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    places, before = tuple(files.layout.writable), files.layout
+    spaces: list[MountSpace] = []
+    forbidden: list[MountSpace] = []
+    try:
+        try:
+            for pid in pids:
+                spaces.append(MountSpace(pid))
+                spaces[-1].forbid(places)
+                forbidden.append(spaces[-1])
+        except OSError:
+            for space in forbidden:
+                space.allow(places)
+            return None
+        names = files.freeze()
+        for space in spaces:
+            try:
+                if files.layout is before:
+                    space.allow(places)
+                else:
+                    space.replace(files.layout.writable)
+            except OSError:
+                space.kill()  # or it would go on with files that nobody sees
+    finally:
+        for space in spaces:
+            space.close()
+    return names
+
+
 class SandboxFiles:
     """The files of one sandbox: one directory, or a top over frozen layers. Everything blocks.
 
@@ -121,6 +165,8 @@ class SandboxFiles:
         self._files = files
         self._layers = layers
         self._folder = files.folder
+        self._mounted: list[str] = []
+        self._count = 0
 
     @classmethod
     def over(cls, files: Files, layers: Layers, names: Sequence[str]) -> SandboxFiles:
@@ -131,8 +177,8 @@ class SandboxFiles:
         """
         layers.hold(names)
         try:
-            layout = files.stacked([layers.folder / name for name in names])
-            made = cls(files, layers, layout, names)
+            files.new_top([layers.folder / name for name in names])
+            made = cls(files, layers, files.stacked("merged-0"), names)
             made._mount()
         except BaseException:
             layers.release(names)
@@ -140,9 +186,13 @@ class SandboxFiles:
         return made
 
     def _mount(self) -> None:
-        for part in ("top", "work", "merged"):
+        place = f"merged-{self._count}"
+        self._count += 1
+        for part in ("top", place, f"{place}-work"):
             (self._folder / part).mkdir(exist_ok=True)
-        self._layers.mounts.overlay(self._layers.folder, self.names, self._folder)
+        self._layers.mounts.overlay(self._layers.folder, self.names, self._folder, place=place)
+        self._mounted.append(place)
+        self.layout = self._files.stacked(place)
 
     def freeze(self) -> tuple[str, ...]:
         """Turn all there is into layers and go on above them; call it in the mount thread.
@@ -155,12 +205,10 @@ class SandboxFiles:
         top = self._folder / ("top" if self.names else "files")
         if self.names and not any(top.iterdir()):
             return self.names
-        if self.names:
-            self._layers.mounts.unmount(self._folder / "merged")
         name = self._layers.add(top)
         self._layers.hold([name])
         self.names = (name, *self.names)
-        self.layout = self._files.stacked([self._layers.folder / each for each in self.names])
+        self._files.new_top([self._layers.folder / each for each in self.names])
         self._mount()
         if len(self.names) > DEPTH:
             self._rebase()
@@ -169,8 +217,7 @@ class SandboxFiles:
     def _rebase(self) -> None:
         """Copy all layers into one."""
         copied = self._folder / "rebased"
-        copy_folder(self._folder / "merged", copied)
-        self._layers.mounts.unmount(self._folder / "merged")
+        copy_folder(self._folder / self._mounted[-1], copied)
         old, self.names = self.names, (self._layers.add(copied),)
         self._layers.hold(self.names)
         self._mount()
@@ -183,7 +230,7 @@ class SandboxFiles:
             OSError: something could not be read or written.
         """
         try:
-            copy_folder(self._folder / ("merged" if self.names else "files"), target)
+            copy_folder(self._folder / (self._mounted[-1] if self.names else "files"), target)
         except subprocess.SubprocessError as error:
             raise OSError(f"the copy did not end: {error}") from error
 
@@ -193,11 +240,22 @@ class SandboxFiles:
             return disk_use(self._folder / "files")
         return disk_use(self._folder / "top") + self._layers.size(self.names)
 
+    def tidy(self) -> None:
+        """Let go of the mounts before the last freeze; call it in the mount thread.
+
+        The kernel takes its time for it while processes that used them die: nobody needs to wait.
+        """
+        self._unmount(self._mounted[:-1])
+
     def unmount(self) -> None:
-        """Let go of the mount; call it in the mount thread, before :meth:`remove`."""
-        if self.names and self._layers.mounts.private:
+        """Let go of all mounts; call it in the mount thread, before :meth:`remove`."""
+        self._unmount(self._mounted[:])
+
+    def _unmount(self, places: list[str]) -> None:
+        for place in places:
+            self._mounted.remove(place)
             with contextlib.suppress(OSError):
-                self._layers.mounts.unmount(self._folder / "merged")
+                self._layers.mounts.unmount(self._folder / place)
 
     def remove(self) -> None:
         """Free everything; takes long for many files."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shlex
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LATE", "LATE_INSIDE", "SHELL", "Layout", "Tool", "describe", "find_tools", "limit_script",
-    "write_identity",
+    "write_identity", "write_labels",
 ]  # fmt: skip
 
 SANDBOX_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -35,7 +36,7 @@ SHM = 64 << 20
 
 # Enters the control groups whose files come before `--`, then becomes what comes after it.
 ENTER = """\
-while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done
+while [ "$1" != -- ]; do echo 0 >"$1" || exit 125; shift; done
 shift
 exec "$@"
 """
@@ -59,6 +60,7 @@ class Layout:
         readonly: ``{path inside: directory on the host}``.
         user: uid and gid inside.
         network: whether it shares the host's network.
+        joined: whether it is started in a network namespace of its own, made before.
     """
 
     folder: Path
@@ -66,6 +68,7 @@ class Layout:
     readonly: Mapping[str, Path]
     user: tuple[int, int]
     network: bool
+    joined: bool = False
 
     def binds(self) -> list[tuple[str, str, bool]]:
         """Every mount as (source, target, writable), parents before children."""
@@ -102,7 +105,9 @@ def _is_real_folder(path: str) -> bool:
     return Path(path).is_dir() and not Path(path).is_symlink()
 
 
-def write_identity(folder: Path, user: tuple[int, int], home: str) -> None:
+def write_identity(
+    folder: Path, user: tuple[int, int], home: str, hosts: Mapping[str, str]
+) -> None:
     """Write the few files of ``/etc`` that must not be the host's. Blocks."""
     uid, gid = user
     etc = folder / "etc"
@@ -112,9 +117,16 @@ def write_identity(folder: Path, user: tuple[int, int], home: str) -> None:
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
     )
     (etc / "group").write_text(f"root:x:0:\nagent:x:{gid}:\nnogroup:x:65534:\n")
-    (etc / "hosts").write_text("127.0.0.1 localhost sandbox\n::1 localhost\n")
+    lines = ["127.0.0.1 localhost sandbox", "::1 localhost"]
+    lines += [f"{address} {name}" for name, address in hosts.items()]
+    (etc / "hosts").write_text("\n".join(lines) + "\n")
     (etc / "hostname").write_text("sandbox\n")
     (etc / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files dns\n")
+
+
+def write_labels(folder: Path, labels: Mapping[str, str]) -> None:
+    """Let people see for whom a sandbox's directory is. Blocks."""
+    (folder / "labels.json").write_text(json.dumps(dict(labels)))
 
 
 def limit_script(limits: Limits, bounds: frozenset[str]) -> str:
@@ -187,7 +199,7 @@ class Tool:
             self.path, "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try",
             "--die-with-parent", "--new-session", "--hostname", "sandbox",
         ]  # fmt: skip
-        if not layout.network:
+        if not (layout.network or layout.joined):
             argv.append("--unshare-net")
         for path in layout.parents():
             argv += ["--perms", "0755", "--dir", path]
@@ -211,7 +223,7 @@ class Tool:
         if not self.root:
             argv += ["--user", "--map-root-user"]
         argv += ["--mount", "--propagation=private", "--pid", "--ipc", "--uts", "--cgroup"]
-        if not layout.network:
+        if not (layout.network or layout.joined):
             argv.append("--net")
         argv += ["--fork", "--kill-child=KILL", "--"]
         command = [*_drop(layout.user, change=self.root), *inside]
@@ -277,14 +289,18 @@ def describe(bounds: frozenset[str]) -> dict[str, str]:
         "cpu": "NOT limited",
     }
     who = f"uid {ROOT_USER[0]}" if os.geteuid() == 0 else "this process's user"
+    named = "by `allow` the places it names, over TCP"
+    if os.geteuid() != 0:
+        named = "`allow` is refused, it takes root"
     return {
         "kernel": "shared with the host, and NO system call filter: a kernel bug is a way out",
         "privileges": f"no capabilities, no new privileges; on the host commands are {who}",
-        "processes": "each command has a pid namespace of its own; nothing outlives it",
+        "processes": "commands that run at once have a pid namespace each; nothing outlives the "
+        "command, or the shell, that started it",
         "files": "the host's /usr, parts of /etc and the spec's readonly trees can be read; only "
         "the sandbox's own directories can be written, and only they are kept",
         "disk": "looked at twice a second while a command runs; one file can't outgrow it",
-        "network": "none but an own loopback; a spec that asks for it gets all of the HOST's, "
-        "its loopback included",
+        "network": f"none but an own loopback; {named}; by `network` all of the HOST's, its "
+        "loopback included",
         **{name: held if name in bounds else text for name, text in loose.items()},
     }

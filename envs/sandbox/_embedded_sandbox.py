@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trajgym.envs.sandbox._aio import see_through
 from trajgym.envs.sandbox._base import CommandResult, SandboxSpec, Snapshot
+from trajgym.envs.sandbox._channel import Request
 from trajgym.envs.sandbox._command import CommandSandbox, command_env, gather_or_close
-from trajgym.envs.sandbox._embedded_commands import WAIT, RunningCommand
 from trajgym.envs.sandbox._embedded_files import remove_folder
-from trajgym.envs.sandbox._embedded_plan import SANDBOX_PATH, SHELL, Tool, limit_script
+from trajgym.envs.sandbox._embedded_hosts import EmbeddedHosts, end
+from trajgym.envs.sandbox._embedded_layers import freeze_under
+from trajgym.envs.sandbox._embedded_plan import (
+    SANDBOX_PATH,
+    SHELL,
+    Tool,
+    limit_script,
+    write_labels,
+)
 from trajgym.envs.sandbox._embedded_shell import EmbeddedShellPort
 from trajgym.envs.sandbox._errors import SandboxDied, SnapshotFailed
+from trajgym.envs.sandbox._net import visiting
 from trajgym.envs.sandbox._process_channel import ProcessChannel, spawn
-from trajgym.envs.sandbox._protocol import MARK
+from trajgym.envs.sandbox._protocol import MARK, STDIN_LIMIT, command_text
+from trajgym.envs.sandbox._relay import Relay
+from trajgym.envs.sandbox._routes import plan_routes
 
 if TYPE_CHECKING:
     import subprocess
@@ -30,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["HOST_ENV", "LAYERS", "EmbeddedSandbox"]
 
 HOST_ENV = {"PATH": SANDBOX_PATH, "LANG": "C.UTF-8"}
-KILL_SECONDS = 10.0
+WARM_SECONDS = 0.05
 LAYERS = "layers"
 """File of a snapshot that names the layers it consists of."""
 
@@ -38,7 +51,8 @@ LAYERS = "layers"
 class EmbeddedSandbox(CommandSandbox):
     """A directory, and namespaces around every command; made by :class:`EmbeddedProvider`.
 
-    Background processes end with the command that started them, or with their shell.
+    Commands that run at once have namespaces of their own; those that leave nothing behind are
+    used again. Background processes end with the command that started them, or with their shell.
 
     Args:
         provider: who started it.
@@ -46,6 +60,7 @@ class EmbeddedSandbox(CommandSandbox):
         files: what commands see.
         group: control groups of all commands.
         tool: what makes the namespaces.
+        network: descriptor of the network namespace that all share, owned from now on.
     """
 
     def __init__(
@@ -55,6 +70,7 @@ class EmbeddedSandbox(CommandSandbox):
         files: SandboxFiles,
         group: ControlGroup,
         tool: Tool,
+        network: int | None = None,
     ) -> None:
         super().__init__()
         self.id = files.layout.folder.name
@@ -63,11 +79,13 @@ class EmbeddedSandbox(CommandSandbox):
         self._files = files
         self._group = group
         self._tool = tool
+        self._network = network
+        self._relay: Relay | None = None
         self._limits = limit_script(spec.limits, group.bounds)
         self._running: set[ProcessChannel] = set()
-        self._spare: asyncio.Task[tuple[ProcessChannel, str]] | None = None
         self._starting = 0
         self._gate = asyncio.Lock()
+        self.hosts = EmbeddedHosts(self.id, self._limits, self._spawn)
 
     # Commands -----------------------------------------------------------------------------
 
@@ -78,8 +96,22 @@ class EmbeddedSandbox(CommandSandbox):
 
     async def settle(self) -> None:
         """See :meth:`Sandbox.settle`."""
-        if self._spare is not None:
-            await asyncio.wait({self._spare})
+        await self.hosts.settle()
+
+    async def _relabel(self, labels: Mapping[str, str]) -> None:
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(write_labels, self._files.layout.folder, labels)
+
+    async def open_network(self) -> None:
+        """Open the way to the places that the spec allows.
+
+        Raises:
+            OSError: the kernel refused.
+        """
+        routes = plan_routes(self.spec.allow)
+        if routes and self._network is not None:
+            self._relay = Relay(self.id, routes)
+            await self._relay.open(self._network)
 
     async def _execute(
         self,
@@ -91,64 +123,57 @@ class EmbeddedSandbox(CommandSandbox):
         stdin: bytes,
         limit: int,
     ) -> CommandResult:
-        channel, end = await self._take_spare()
-        kills = self._group.oom_kills()
-        command = RunningCommand(channel, limit)
-        self._running.add(channel)
-        command.begin(words, cwd, env, stdin, end)
-        if self._closed:
-            channel.kill()
-
-        async def kill() -> None:
-            channel.kill()
-
-        watch = self.watch_disk(kill)
-        try:
-            async with asyncio.timeout(timeout):
-                await command.ended()
-        except TimeoutError:
-            command.timed_out = True
-        finally:
-            watch.stop()
-            await see_through(_kill(channel))
-            self._running.discard(channel)
-        if self._closed:
-            raise SandboxDied(f"sandbox {self.id} was closed while a command ran")
-        self._make_spare()
-        return command.result(oom=self._group.oom_kills() > kills, note=watch.note)
-
-    async def _take_spare(self) -> tuple[ProcessChannel, str]:
-        """Return namespaces with a shell that waits for its one request."""
+        variables = {**env, MARK: secrets.token_hex(12)}
+        much = len(stdin) > STDIN_LIMIT
         async with self._gate:
             self._starting += 1
         try:
-            spare, self._spare = self._spare, None
-            if spare is not None:
-                try:
-                    ready = await asyncio.shield(spare)
-                except asyncio.CancelledError:
-                    spare.add_done_callback(_kill_spare)
-                    raise
-                if not ready[0].ended.done():
-                    return ready
-                ready[0].close()
-            return await self._open_spare()
+            taking = self.hosts.open_feed([cwd, *words], variables) if much else self.hosts.take()
+            host = await taking
+            self._running.add(host)
         finally:
             self._starting -= 1
+        kills = self._group.oom_kills()
+        request = Request(host, host, limit)
+        if much:
+            host.send(f"{request.key[0]} {request.key[1]} {len(stdin)}\n".encode() + stdin)
+        else:
+            host.send(command_text(words, cwd, variables, stdin, request.key))
+        result = await self._finish(host, request, timeout, reuse=not much)
+        return result._replace(oom_killed=self._group.oom_kills() > kills)
 
-    def _make_spare(self) -> None:
-        if self._spare is None and not self._closed and not self._gate.locked():
-            self._spare = asyncio.create_task(self._open_spare())
-            self._spare.add_done_callback(_seen)
+    async def _finish(
+        self, host: ProcessChannel, request: Request, timeout: float, *, reuse: bool
+    ) -> CommandResult:
+        async def kill() -> None:
+            host.kill()
 
-    async def _open_spare(self) -> tuple[ProcessChannel, str]:
-        end = secrets.token_hex(16)
-        return await self._spawn(WAIT.replace("{limits}", self._limits), [end], {}), end
-
-    def _drop_spare(self) -> None:
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            spare.add_done_callback(_kill_spare)
+        watch = self.watch_disk(kill)
+        report, timed_out = None, False
+        try:
+            if self._closed:
+                host.kill()
+            async with asyncio.timeout(timeout):
+                report = await request.ended()
+        except TimeoutError:
+            timed_out = True
+        finally:
+            watch.stop()
+            request.finish()
+            reuse = reuse and report is not None and report.clean
+            if not reuse:
+                await see_through(end(host))
+            self._running.discard(host)
+        if self._closed:
+            await end(host)
+            raise SandboxDied(f"sandbox {self.id} was closed while a command ran")
+        if reuse:
+            self.hosts.give(host)
+        self.hosts.warm()
+        if timed_out:
+            return request.result(-1, timed_out=True)
+        code = report.status if report is not None else host.status
+        return request.result(137 if code is None else code, note=watch.note)
 
     async def _spawn(
         self, script: str, words: Sequence[str], env: Mapping[str, str]
@@ -160,7 +185,8 @@ class EmbeddedSandbox(CommandSandbox):
             env={"PATH": SANDBOX_PATH, **command_env(self.spec), **env},
             entrances=self._group.entrances,
         )
-        starting = asyncio.ensure_future(self._provider.mounts.call(spawn, argv, HOST_ENV))
+        start = partial(spawn_in, self._network, argv)
+        starting = asyncio.ensure_future(self._provider.mounts.call(start))
         try:
             return ProcessChannel(await asyncio.shield(starting))
         except asyncio.CancelledError:
@@ -174,7 +200,7 @@ class EmbeddedSandbox(CommandSandbox):
 
     # Shells -------------------------------------------------------------------------------
 
-    async def _open_port(self, program: str, env: Mapping[str, str]) -> EmbeddedShellPort:
+    async def open_port(self, program: str, env: Mapping[str, str]) -> EmbeddedShellPort:
         async with self._gate:
             self._starting += 1
         try:
@@ -182,7 +208,9 @@ class EmbeddedSandbox(CommandSandbox):
             script = SHELL.format(limits=self._limits)
             channel = await self._spawn(script, [program], {**env, MARK: mark})
             self._running.add(channel)
-            port = EmbeddedShellPort(channel, mark, self._files.layout.folder, self._running)
+            port = EmbeddedShellPort(
+                channel, mark, self._files.layout.folder, self._running, self._group
+            )
             if self._closed:
                 channel.kill()
             await port.ready()
@@ -192,11 +220,6 @@ class EmbeddedSandbox(CommandSandbox):
 
     # Files --------------------------------------------------------------------------------
 
-    @property
-    def quiet(self) -> bool:
-        """Whether nothing inside can write just now."""
-        return not self._running and not self._starting
-
     async def snapshot(self) -> Snapshot:
         """See :meth:`Sandbox.snapshot`: frozen layers, or a copy where there can be none."""
         if self._closed:
@@ -205,13 +228,11 @@ class EmbeddedSandbox(CommandSandbox):
             return await see_through(self._snapshot())
 
     async def _snapshot(self) -> Snapshot:
-        mounts, layers = self._provider.mounts, self._provider.layers
         target = self._provider.new_folder("snapshot")
         try:
-            if self.quiet and await mounts.call(layers.usable):
-                self._drop_spare()
-                names = await mounts.call(self._files.freeze)
-                layers.hold(names)
+            names = await self._freeze()
+            if names is not None:
+                self._tidy()
                 (target / LAYERS).write_text("\n".join(names))
             else:
                 await self._copy(target / "files")
@@ -220,7 +241,63 @@ class EmbeddedSandbox(CommandSandbox):
             raise SnapshotFailed(f"can't keep the files of {self.id}: {error}") from error
         return Snapshot("embedded", target.name)
 
+    async def _freeze(self) -> Sequence[str] | None:
+        """Turn the files into layers and hold them; None where that can't be."""
+        layers = self._provider.layers
+        waiting = {
+            port.channel: shell
+            for shell in self.shells.values()
+            if (port := shell.idle_port) is not None
+        }
+        if self._starting or self._running - waiting.keys() or not layers.usable():
+            return None
+        async with contextlib.AsyncExitStack() as held:
+            for shell in waiting.values():
+                await held.enter_async_context(shell.held())
+            self.hosts.drop_opening()
+            pids = [channel.pid for channel in self._running]
+            freeze = partial(freeze_under, self._files, [*pids, *self.hosts.idle])
+            names = await self._provider.mounts.call(freeze)
+            if names is None and self.hosts.idle:  # an old kernel, or one holds a file open
+                await self.hosts.clear()
+                names = await self._provider.mounts.call(freeze_under, self._files, pids)
+            if names is not None:
+                layers.hold(names)
+            return names
+
     async def _copies(self, count: int, timeout: float) -> list[EmbeddedSandbox]:
+        async with self._gate:
+            try:
+                names = await see_through(self._freeze())
+            except (OSError, RuntimeError) as error:
+                raise SnapshotFailed(f"can't keep the files of {self.id}: {error}") from error
+        if names is None:
+            return await self._copies_of_files(count, timeout)
+        starts = [
+            asyncio.ensure_future(self._provider.start_over(names, self.spec, timeout))
+            for _ in range(count)
+        ]
+        try:
+            copies = await gather_or_close(starts)
+        finally:
+            self._tidy()
+            await see_through(asyncio.to_thread(self._provider.layers.release, names))
+        for copy in copies:
+            # Not while its siblings are being made: those that wait for all would wait longer.
+            asyncio.get_running_loop().call_later(WARM_SECONDS, copy.hosts.warm)
+        return copies
+
+    def _tidy(self) -> None:
+        task = asyncio.create_task(self._provider.mounts.call(self._files.tidy))
+        self._tasks.add(task)
+        task.add_done_callback(self._tidied)
+
+    def _tidied(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # the provider was closed first, and the mounts went with it
+
+    async def _copies_of_files(self, count: int, timeout: float) -> list[EmbeddedSandbox]:
         snapshot = await self.snapshot()
         starts = [
             asyncio.ensure_future(self._provider.restore(snapshot, self.spec, timeout=timeout))
@@ -251,35 +328,27 @@ class EmbeddedSandbox(CommandSandbox):
     async def _remove(self) -> None:
         for channel in list(self._running):
             channel.kill()
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            spare.add_done_callback(_kill_spare)
-            await asyncio.wait({spare})
-        for shell in self.shells.values():
+        await self.hosts.close()
+        for shell in (*self.shells.values(), *self.services.values()):
             await shell.close()
+        if self._relay is not None:
+            await self._relay.close()
         await asyncio.to_thread(self._group.remove)
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
         with contextlib.suppress(RuntimeError):  # the provider was closed first
             await self._provider.mounts.call(self._files.unmount)
         await asyncio.to_thread(self._files.remove)
+        if self._network is not None:
+            os.close(self._network)
+            self._network = None
         self._provider.forget(self)
 
 
-async def _kill(channel: ProcessChannel) -> None:
-    """Make sure that nothing of a command is left."""
-    channel.kill()
-    await asyncio.wait({channel.ended}, timeout=KILL_SECONDS)
-    channel.close()
-
-
-def _seen(spare: asyncio.Task[tuple[ProcessChannel, str]]) -> None:
-    """Whoever takes a spare hears why there is none; if nobody does, it is no news."""
-    if not spare.cancelled():
-        spare.exception()
-
-
-def _kill_spare(spare: asyncio.Task[tuple[ProcessChannel, str]]) -> None:
-    if not spare.cancelled() and spare.exception() is None:
-        spare.result()[0].close()
+def spawn_in(network: int | None, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a process in a network namespace, in the thread that this is called in."""
+    with visiting(network):
+        return spawn(argv, HOST_ENV)
 
 
 def _kill_started(starting: asyncio.Future[subprocess.Popen[bytes]]) -> None:

@@ -16,6 +16,9 @@ from trajgym.envs.sandbox._shell import ShellPort
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trajgym.envs.sandbox._cgroups import ControlGroup
+    from trajgym.envs.sandbox._protocol import Report
+
 __all__ = ["EmbeddedShellPort"]
 
 READY_SECONDS = 30.0
@@ -29,10 +32,16 @@ class EmbeddedShellPort(ShellPort):
         mark: what the shell's environment is marked with.
         folder: of the sandbox, on the host.
         running: the sandbox's books.
+        group: its control groups.
     """
 
     def __init__(
-        self, channel: ProcessChannel, mark: str, folder: Path, running: set[ProcessChannel]
+        self,
+        channel: ProcessChannel,
+        mark: str,
+        folder: Path,
+        running: set[ProcessChannel],
+        group: ControlGroup,
     ) -> None:
         self.channel = channel
         self._process = channel
@@ -42,6 +51,8 @@ class EmbeddedShellPort(ShellPort):
         self._taps: list[FifoChannel] = []
         self._count = 0
         self._shell = 0
+        self._group = group
+        self._known = group.oom_kills()
         channel.ended.add_done_callback(lambda _: running.discard(channel))
 
     async def ready(self) -> None:
@@ -90,6 +101,13 @@ class EmbeddedShellPort(ShellPort):
     async def exit_code(self) -> int:
         """See :meth:`ShellPort.exit_code`."""
         return self._process.status or 0
+
+    async def oom_kills(self, report: Report | None) -> int:
+        """See :meth:`ShellPort.oom_kills`: the sandbox's control group counts."""
+        del report
+        count = self._group.oom_kills()
+        found, self._known = count - self._known, count
+        return found
 
     async def kill(self) -> None:
         """See :meth:`ShellPort.kill`: its namespace dies, and everything in it."""

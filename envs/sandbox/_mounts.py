@@ -52,25 +52,28 @@ class MountThread:
         """
         return await asyncio.wrap_future(self._pool.submit(work, *args, **kwargs))
 
-    def overlay(self, base: Path, layers: Sequence[str], folder: Path) -> None:
-        """Mount layers under ``folder``'s ``top`` at its ``merged``; call it in the thread.
+    def overlay(
+        self, base: Path, layers: Sequence[str], folder: Path, *, place: str = "merged"
+    ) -> None:
+        """Mount layers under ``folder``'s ``top`` at one of its directories; call it in the thread.
 
         Args:
             base: where the layers are.
             layers: their names, the newest first.
-            folder: has the empty directories ``work`` and ``merged``, and ``top``.
+            folder: has ``top`` and the empty directories ``place`` and ``place``-work.
+            place: name of the directory.
 
         Raises:
             OSError: the kernel refused.
         """
-        place = os.path.relpath(folder, base)
+        near = os.path.relpath(folder, base)
         lower = ":".join(layers)
-        text = f"lowerdir={lower},upperdir={place}/top,workdir={place}/work,{OPTIONS}"
+        text = f"lowerdir={lower},upperdir={near}/top,workdir={near}/{place}-work,{OPTIONS}"
         if len(text) > 4000:
             raise OSError(f"{len(layers)} layers are too many for one mount")
         os.chdir(base)  # this thread's own directory: names stay short
         try:
-            target = os.fsencode(folder / "merged")
+            target = os.fsencode(folder / place)
             if self._libc.mount(b"overlay", target, b"overlay", 0, text.encode()) != 0:
                 number = ctypes.get_errno()
                 raise OSError(number, f"overlay mount at {folder}: {os.strerror(number)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
@@ -15,7 +16,8 @@ from trajgym.envs.sandbox._aio import see_through
 from trajgym.envs.sandbox._base import Sandbox, SandboxProvider, SandboxSpec, Snapshot
 from trajgym.envs.sandbox._command import close_all
 from trajgym.envs.sandbox._docker import DockerProvider
-from trajgym.envs.sandbox._errors import SandboxError
+from trajgym.envs.sandbox._errors import SandboxError, SandboxUnavailable
+from trajgym.envs.sandbox._shares import HostShares
 from trajgym.trajectory import InvalidInput
 
 __all__ = ["WarmPool"]
@@ -25,6 +27,11 @@ WINDOW = 30.0
 """Seconds of demand that are kept ready for."""
 START_SECONDS = 120.0
 RETRY_SECONDS = 5.0
+REFILL_SECONDS = 0.2
+
+
+class NoShare(SandboxUnavailable):
+    """The host's shares are taken."""
 
 
 @dataclass(slots=True)
@@ -36,8 +43,14 @@ class _Kind:
     demand: deque[float] = field(default_factory=deque)
     used: float = 0.0
     starting: int = 0
+    refill: asyncio.TimerHandle | None = None
     not_before: float = 0.0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def rest(self) -> None:
+        """Start no more of them."""
+        if self.refill is not None:
+            self.refill.cancel()
 
 
 class WarmPool(SandboxProvider):
@@ -48,13 +61,15 @@ class WarmPool(SandboxProvider):
     one session and is closed. Forks of Docker sandboxes take ready ones, too.
 
     A container's labels can't be changed once it is there: a ready one carries its owner's, and
-    those of the spec that was asked for first, without ``session``.
+    those of the spec that was asked for first, without ``session``; the session that it is handed
+    to becomes part of its name.
 
     Args:
         inner: starts them; closed with the pool.
         idle: most that wait for one spec.
         total: most that wait at all.
         reserve: bytes of the host's memory that stay free; below that none is started ahead.
+        shares: what the pools of all processes of this host may keep waiting together.
         seconds: after so long without demand, those that wait for a spec are closed.
     """
 
@@ -66,6 +81,7 @@ class WarmPool(SandboxProvider):
         total: int = 64,
         reserve: int = 1 << 30,
         seconds: float = 300.0,
+        shares: HostShares | None = None,
     ) -> None:
         if idle < 1 or total < 1:
             raise InvalidInput("a pool needs idle and total of at least 1")
@@ -75,6 +91,7 @@ class WarmPool(SandboxProvider):
         self._total = total
         self._reserve = reserve
         self._seconds = seconds
+        self._shares = shares or HostShares()
         self._kinds: dict[tuple[Any, ...], _Kind] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
@@ -97,7 +114,7 @@ class WarmPool(SandboxProvider):
         """Wait until so many (at most ``idle``) are ready.
 
         Raises:
-            SandboxError: they can't be started.
+            SandboxError: they can't be started, or the host's shares are taken.
         """
         kind = self._kind(spec)
         while not self._closed:
@@ -126,14 +143,25 @@ class WarmPool(SandboxProvider):
         found = None
         while kind.idle and found is None:
             found = kind.idle.popleft()
+            self._spawn(self._release(kind))
             if not found.alive:
                 self._spawn(found.close())
                 found = None
         if found is not None:
-            found.spec = spec
-        self._refill(kind)
+            found.assign(spec)
+        self._refill_soon(kind)
         self._set_alarm()
         return found
+
+    def _refill_soon(self, kind: _Kind) -> None:
+        """A start takes a processor: let those who were just served use theirs first."""
+        if kind.refill is None:
+
+            def refill() -> None:
+                kind.refill = None
+                self._refill(kind)
+
+            kind.refill = asyncio.get_running_loop().call_later(REFILL_SECONDS, refill)
 
     def _kind(self, spec: SandboxSpec) -> _Kind:
         key = _key(spec)
@@ -161,8 +189,11 @@ class WarmPool(SandboxProvider):
         except SandboxError as error:
             if self._closed:
                 return
-            # Whoever asks for it next hears it himself.
             kind.not_before = time.monotonic() + RETRY_SECONDS
+            if isinstance(error, NoShare):
+                _log.info("no sandbox is started ahead: %s", error)
+                return
+            # Whoever asks for it next hears it himself.
             _log.warning("no sandbox could be started ahead: %s", error)
 
     async def _start(self, kind: _Kind) -> None:
@@ -171,13 +202,40 @@ class WarmPool(SandboxProvider):
             async with self._slots:
                 if self._closed:
                     return
-                made = await self.inner.start(kind.spec, timeout=START_SECONDS)
+                await self._claim(kind)
+                try:
+                    made = await self.inner.start(kind.spec, timeout=START_SECONDS)
+                except BaseException:
+                    await see_through(self._release(kind))
+                    raise
             await made.settle()
-            if made.alive:  # else the pool was closed meanwhile
+            if made.alive:
                 kind.idle.append(made)
+            else:  # the pool was closed meanwhile
+                await self._release(kind)
         finally:
             kind.starting -= 1
             kind.changed.set()
+
+    async def _claim(self, kind: _Kind) -> None:
+        memory = kind.spec.limits.memory
+        try:
+            refusal = await see_through(asyncio.to_thread(self._shares.claim, memory))
+        except OSError as error:
+            refusal = f"the host's shares can't be kept: {error}"
+        if refusal:
+            raise NoShare(refusal)
+
+    async def _release(self, kind: _Kind) -> None:
+        memory = kind.spec.limits.memory
+        try:
+            await see_through(asyncio.to_thread(self._shares.release, memory))
+        except (OSError, SandboxError) as error:
+            _log.warning("a share of the host was not given back: %s", error)
+
+    async def _drop(self, kind: _Kind) -> None:
+        releases = [self._release(kind) for _ in kind.idle]
+        await asyncio.gather(close_all(kind.idle), *releases)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -195,7 +253,8 @@ class WarmPool(SandboxProvider):
         for key, kind in list(self._kinds.items()):
             if now - kind.used >= self._seconds and not kind.starting:
                 del self._kinds[key]
-                self._spawn(close_all(kind.idle))
+                kind.rest()
+                self._spawn(self._drop(kind))
         if self._kinds:
             self._set_alarm()
 
@@ -224,6 +283,8 @@ class WarmPool(SandboxProvider):
         self._closed = True
         if self._alarm is not None:
             self._alarm.cancel()
+        for kind in self._kinds.values():
+            kind.rest()
         await see_through(self._close())
 
     async def _close(self) -> None:
@@ -231,6 +292,8 @@ class WarmPool(SandboxProvider):
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=START_SECONDS)
         self._kinds.clear()
+        with contextlib.suppress(OSError, SandboxError):
+            await asyncio.to_thread(self._shares.close)
 
 
 def _key(spec: SandboxSpec) -> tuple[Any, ...]:
@@ -240,7 +303,9 @@ def _key(spec: SandboxSpec) -> tuple[Any, ...]:
         value = getattr(spec, entry.name)
         if entry.name == "labels":
             continue
-        found.append(tuple(sorted(value.items())) if isinstance(value, dict) else value)
+        if isinstance(value, dict):
+            value = tuple(sorted(value.items()))
+        found.append(tuple(value) if isinstance(value, list) else value)
     return tuple(found)
 
 

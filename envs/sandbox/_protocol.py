@@ -125,14 +125,14 @@ def is_name(text: str) -> bool:
 
 
 def ready_text(key: tuple[str, str], *, silent: bool) -> bytes:
-    """Make a new shell ready for requests; it reports as behind a command.
+    """Make a new shell ready for requests; it reports as behind a command, and all kills so far.
 
     Args:
         key: see the module.
         silent: whether remarks of the shell itself ("Killed") are dropped.
     """
     mute = "exec 2>/dev/null\n" if silent else ""
-    return f"{BOOTSTRAP}\n{mute}_tg_begin\n_tg_end 0 {key[0]} {key[1]}\n".encode()
+    return f"{BOOTSTRAP}\n{mute}_tg_kills=0\n_tg_end 0 {key[0]} {key[1]}\n".encode()
 
 
 def command_text(

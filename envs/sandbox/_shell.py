@@ -18,7 +18,7 @@ from trajgym.envs.sandbox._protocol import quote, script_text, switch_text
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from types import TracebackType
 
     from trajgym.envs.sandbox._base import CommandResult
@@ -29,6 +29,7 @@ __all__ = ["Shell", "ShellPort", "ShellState"]
 
 RESYNC_SECONDS = 0.7
 HELPER_SECONDS = 15.0
+KILLED = 137
 STATE_LIMIT = 1 << 18
 
 
@@ -52,6 +53,14 @@ class ShellPort(ABC):
     @abstractmethod
     async def exit_code(self) -> int:
         """The status with which the shell has ended."""
+
+    @abstractmethod
+    async def oom_kills(self, report: Report | None) -> int:
+        """How many processes the memory limit has killed since this was last asked.
+
+        Args:
+            report: of the command; None if the shell died.
+        """
 
     @abstractmethod
     async def kill(self) -> None:
@@ -201,12 +210,11 @@ class Shell:
             raise
         finally:
             watch.stop()
-            request.finish()
-            outputs.sink = late
+            request.finish(late)
         if report is None:
             return await self._ended(port, request, watch.note)
         self._settle(report, late)
-        oom = report.oom_kills > 0
+        oom = await port.oom_kills(report) > 0
         return request.result(report.status, oom_killed=oom, note=watch.note)
 
     def _settle(self, report: Report, late: LateOutput | None) -> None:
@@ -233,7 +241,8 @@ class Shell:
     async def _ended(self, port: ShellPort, request: Request, note: str) -> CommandResult:
         code = await port.exit_code()
         await port.kill()
-        return request.result(code, note=note + self._lose("has ended"))
+        oom = code == KILLED and await port.oom_kills(None) > 0
+        return request.result(code, oom_killed=oom, note=note + self._lose("has ended"))
 
     def _lose(self, why: str) -> str:
         self._port = self._outputs = None
@@ -241,6 +250,21 @@ class Shell:
             f"\ntrajgym: this shell {why}; the next command gets a new one in {self.cwd}, without "
             "its variables and functions\n"
         )
+
+    @property
+    def idle_port(self) -> ShellPort | None:
+        """The shell process if it is there, and neither it nor anything it started is at work."""
+        port = self._port
+        return None if port is None or self.busy or port.channel.ended.done() else port
+
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Let no command begin meanwhile; other directories may be put under the shell."""
+        async with self._lock:
+            yield
+            if self._port is not None and self._outputs is not None:
+                here = 'cd -- "$PWD"'
+                await self._run(self._port, self._outputs, here, HELPER_SECONDS, "")
 
     async def processes(self) -> list[Process]:
         """List what runs in the background, the sandbox's own helpers left out.

@@ -31,7 +31,7 @@ def test_head_and_tail(chunks: list[bytes], limit: int) -> None:
 
 @given(st.binary(max_size=300), st.binary(max_size=50), st.integers(0, 2**32))
 def test_mark_is_found_however_it_is_cut(data: bytes, after: bytes, seed: int) -> None:
-    """The bytes before the mark come out whole, the line behind it too, the rest is dropped."""
+    """The bytes before the mark come out whole, the line behind it too, and the rest."""
     rng = random.Random(seed)
     stream = data + MARK + b" 0 1\n" + after
     capture = MarkedCapture(MARK, 10_000)
@@ -40,6 +40,7 @@ def test_mark_is_found_however_it_is_cut(data: bytes, after: bytes, seed: int) -
         capture.feed(stream[:size])
         stream = stream[size:]
     assert capture.ending == b" 0 1"
+    assert capture.rest == after
     assert capture.result() == (data, 0)
 
 

@@ -18,6 +18,7 @@ from trajgym.envs.sandbox import (
 )
 from trajgym.envs.sandbox._cgroups import ControlGroups
 from trajgym.envs.sandbox._embedded_files import disk_use
+from trajgym.envs.sandbox._trial import Trial, long_sleep, survivors
 
 EMBEDDED = pytest.mark.parametrize("provider", ["bubblewrap"], indirect=True)
 
@@ -34,6 +35,19 @@ async def test_disk_limit(provider: SandboxProvider) -> None:
         assert many.exit_code == 137
         assert b"disk limit" in many.stderr
         assert (await sandbox.run("rm big f*; echo > small")).ok
+
+
+@EMBEDDED
+async def test_background_ends_with_its_command(provider: SandboxProvider) -> None:
+    """What a command leaves running ends with it; one that leaves nothing lends its shell on."""
+    sleep = long_sleep()
+    async with await provider.start(SandboxSpec()) as box:
+        first, second = await box.run("echo $PPID"), await box.run("echo $PPID")
+        assert first.stdout == second.stdout
+        for start in ("sleep {} &", "(setsid sleep {} &)", "(env -i setsid sleep {} &) &"):
+            assert (await box.run(start.format(sleep))).ok
+            left = await survivors(Trial(provider, box.spec, box), sleep)
+            assert not left
 
 
 @EMBEDDED
@@ -115,6 +129,7 @@ def test_version_2_control_groups(tmp_path: Path) -> None:
     assert (folder / "pids.max").read_text() == "7"
     assert (folder / "cpu.max").read_text() == "50000 100000"
     assert group.bounds == {"memory", "pids", "cpu"}
+    assert group.entrances == [str(folder / "cgroup.procs")]
     (folder / "memory.events").write_text("oom 3\noom_kill 2\n")
     assert group.oom_kills() == 2
 

@@ -48,7 +48,7 @@ async def test_auto_with_a_hung_engine(tmp_path: Path, monkeypatch: pytest.Monke
     begun = time.monotonic()
     async with server, await find_provider("auto") as provider:
         assert provider.name == "embedded"
-        assert time.monotonic() - begun < 6
+        assert time.monotonic() - begun < 30
         for writer in connections:
             writer.close()
     assert connections

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,12 +20,11 @@ from trajgym.envs.sandbox import (
     _docker_fork,
     _docker_images,
     _embedded_layers,
+    _embedded_remount,
 )
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from trajgym.envs.sandbox import Sandbox
 
 TINY = "trajgym/test-tiny"
@@ -113,6 +113,133 @@ async def test_embedded_fork_shares_what_is_there(
     assert _embedded_layers.disk_use(tmp_path / "sandboxes") < 2 * size
     await _close(box, *forks)
     assert _embedded_layers.disk_use(tmp_path / "sandboxes") < 1 << 20
+
+
+async def _grow(root: Sandbox, count: int) -> list[Sandbox]:
+    """A tree of one session: each branch forks from the one in the middle of those before it."""
+    branches = [root]
+    while len(branches) < count:
+        parent = branches[len(branches) // 2]
+        number = len(branches)
+        twins = await parent.forks(min(4, count - number))
+        for twin in twins:
+            await twin.run(f"echo {number} >> line; head -c 100000 /dev/zero > own; rm -f stale")
+        branches += twins
+    return branches
+
+
+def _disk(provider: SandboxProvider, boxes: list[Sandbox]) -> int:
+    """Bytes on the host of all that these sandboxes hold."""
+    if isinstance(provider, EmbeddedProvider):
+        return _embedded_layers.disk_use(provider.root)
+    ids = [box.container for box in boxes]  # type: ignore[attr-defined]
+    form = "{{.GraphDriver.Data.UpperDir}}"
+    uppers = docker("inspect", "--format", form, *ids).split()
+    return sum(_embedded_layers.disk_use(Path(upper)) for upper in uppers)
+
+
+async def _check_branches(provider: SandboxProvider, spec: SandboxSpec, count: int) -> None:
+    root = await provider.start(spec)
+    await root.run("head -c 4000000 /dev/urandom > blob; echo x > stale; echo 0 > line")
+    branches = await _grow(root, count)
+    try:
+        assert len({branch.id for branch in branches}) == count
+        sums = [await branch.run("cksum < blob; test -e stale; echo $?") for branch in branches]
+        assert {done.stdout for done in sums[1:]} == {sums[0].stdout.replace(b"\n0\n", b"\n1\n")}
+        lines = [(await branch.run("cat line")).stdout for branch in branches]
+        assert lines[0] == b"0\n"
+        assert max(line.count(b"\n") for line in lines) >= 3
+        used = _disk(provider, branches)
+        copies = 1 if isinstance(provider, EmbeddedProvider) else count
+        assert used < copies * 4_500_000 + count * 400_000
+    finally:
+        await _close(*branches)
+    if isinstance(provider, EmbeddedProvider):
+        assert _embedded_layers.disk_use(provider.root) < 1 << 20
+        assert not any(provider.layers.folder.iterdir())
+    else:
+        label = f"label=trajgym.provider={provider._id}"  # type: ignore[attr-defined]
+        assert not docker("ps", "-aq", "--filter", label)
+        assert not docker("images", "-q", "--filter", label)
+
+
+@EMBEDDED
+async def test_embedded_fork_keeps_waiting_shells(provider: EmbeddedProvider) -> None:
+    """A shell that waits goes on over the frozen files, as it was, and writes above them only."""
+    box = await provider.start(SandboxSpec())
+    shell = await box.shell("main")
+    await shell.run("x=kept; f() { echo called; }; mkdir d; cd d; echo one > file; exec 5<file")
+    forks = []
+    for number in range(5):
+        forks += await box.forks(1)
+        saw = await shell.run(f"echo $x; f; pwd; cat file; echo {number} > file; echo {number} > n")
+        before = b"one" if number == 0 else str(number - 1).encode()
+        assert saw.stdout == b"kept\ncalled\n/work/d\n" + before + b"\n", saw
+        assert saw.stderr == b""
+    assert box._files.names  # type: ignore[attr-defined]
+    assert (await shell.run("cat <&5")).stdout == b"one\n"
+    for number, fork in enumerate(forks):
+        saw = await fork.shells["main"].run("pwd; cat file n")
+        files = "one\n" if number == 0 else f"{number - 1}\n{number - 1}\n"
+        assert saw.stdout == f"/work/d\n{files}".encode(), saw
+    assert (await box.run("cat d/file")).stdout == b"4\n"
+    await _close(box, *forks)
+    assert not any(provider.layers.folder.iterdir())
+
+
+@EMBEDDED
+async def test_embedded_fork_on_an_old_kernel(
+    provider: EmbeddedProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the calls of newer kernels forks are layers all the same, copies with open shells."""
+    monkeypatch.setattr(_embedded_remount, "MOUNT_SETATTR", 100_000)
+    async with await provider.start(SandboxSpec()) as box:
+        await box.run("echo one > file")
+        async with await box.fork() as fork:
+            assert box._files.names
+            assert await fork.read_file("file") == b"one\n"
+        frozen = box._files.names
+        shell = await box.shell()
+        await shell.run("echo two > file")
+        async with await box.fork() as fork:
+            assert box._files.names == frozen
+            assert await fork.read_file("file") == b"two\n"
+
+
+@EMBEDDED
+async def test_embedded_fork_of_what_may_still_write(provider: EmbeddedProvider) -> None:
+    """Where a shell holds a file open for writing a fork is a copy, and the file goes on."""
+    async with await provider.start(SandboxSpec()) as box:
+        shell, other = await box.shell("main"), await box.shell("other")
+        await shell.run("exec 5>file; echo one >&5")
+        async with await box.fork() as fork:
+            assert not box._files.names
+            await shell.run("echo two >&5")
+            await other.run("echo fine > other")
+            assert await box.read_file("file") == b"one\ntwo\n"
+            assert await fork.read_file("file") == b"one\n"
+        await shell.run("exec 5>&-")
+        async with await box.fork() as fork:
+            assert box._files.names
+            assert await fork.read_file("other") == b"fine\n"
+
+
+@EMBEDDED
+async def test_embedded_tree_of_64_branches(provider: EmbeddedProvider) -> None:
+    """Forks of forks, 64 of one session, share what they have in common and free all of it."""
+    await _check_branches(provider, SandboxSpec(), 64)
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize(
+    ("provider", "count"),
+    [("docker", 9), pytest.param("docker", 64, marks=pytest.mark.slow)],
+    indirect=["provider"],
+)
+@pytest.mark.timeout(900)
+async def test_docker_tree_of_branches(provider: SandboxProvider, count: int) -> None:
+    """Forks of forks of one container are what they should be, and none leaves anything."""
+    await _check_branches(provider, SandboxSpec(image=BASE), count)
 
 
 @EMBEDDED

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.sandbox.conftest import docker
 from trajgym.envs.sandbox import (
     EmbeddedProvider,
+    HostShares,
     Sandbox,
     SandboxProvider,
     SandboxSpec,
@@ -86,8 +91,8 @@ async def test_budgets(provider: EmbeddedProvider, monkeypatch: pytest.MonkeyPat
         one, two = SandboxSpec(), SandboxSpec(env={"A": "1"})
         await pool.warm(one)
         assert pool.take(two) is None
-        async with asyncio.timeout(30):
-            await asyncio.gather(*pool._tasks)
+        pool._refill(pool._kind(two))
+        assert not pool._kind(two).starting
         assert pool.ready(two) == 0
     with pytest.raises(InvalidInput):
         WarmPool(provider, idle=0)
@@ -102,14 +107,104 @@ async def test_no_sandbox_ahead_without_memory(
     async with WarmPool(provider) as pool:
         async with await pool.start(SandboxSpec()) as box:
             assert (await box.run("true")).ok
+        kind = pool._kind(SandboxSpec())
+        pool._refill(kind)
         assert not pool._tasks
-        assert pool.ready(SandboxSpec()) == 0
+        monkeypatch.undo()
+        pool._refill(kind)
+        assert pool._tasks
+
+
+async def test_the_session_is_seen_from_outside(
+    provider: SandboxProvider, spec: SandboxSpec
+) -> None:
+    """A sandbox that was started ahead carries the session that it was handed to."""
+    async with WarmPool(provider, idle=1) as pool:
+        await pool.warm(spec)
+        labelled = dataclasses.replace(spec, labels={"session": "s/7"})
+        async with await pool.start(labelled) as box:
+            async with asyncio.timeout(30):
+                while box._tasks:  # type: ignore[attr-defined]
+                    await asyncio.sleep(0.01)
+            if isinstance(provider, EmbeddedProvider):
+                text = (provider.root / box.id / "labels.json").read_text()
+                assert json.loads(text) == {"session": "s/7"}
+            else:
+                name = f"{box.id}.s-7"
+                assert docker("ps", "--format", "{{.Names}}", "--filter", f"name={name}").strip()
+            assert (await box.run("true")).ok
+    if not isinstance(provider, EmbeddedProvider):
+        assert not docker("ps", "-aq", "--filter", f"name={box.id}")
+
+
+@EMBEDDED
+async def test_pools_share_the_host(provider: EmbeddedProvider, tmp_path: Path) -> None:
+    """Together the pools of a host keep no more waiting than it allows; what is freed is shared."""
+    shares = [HostShares(tmp_path / "shares", count=2) for _ in range(2)]
+    spec = SandboxSpec()
+    async with WarmPool(provider, shares=shares[0]) as one:
+        await one.warm(spec, 2)
+        two = WarmPool(EmbeddedProvider(tmp_path / "other"), shares=shares[1])
+        async with two:
+            with pytest.raises(SandboxUnavailable, match=r"2 of 2 sandboxes.*shares"):
+                await two.warm(spec)
+            async with await two.start(spec) as box:  # what is asked for is started all the same
+                assert (await box.run("true")).ok
+            assert two.ready(spec) == 0
+            await one.close()
+            await two.warm(spec, 2)
+    assert shares[0].held() == {}
+
+
+CLAIM = """
+import sys
+from pathlib import Path
+from trajgym.envs.sandbox import HostShares
+shares = HostShares(Path(sys.argv[1]), count=50)
+print(sum(not shares.claim(1) for _ in range(20)), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_shares_across_processes(tmp_path: Path) -> None:
+    """Processes that claim at once never get more than there is; the dead give theirs back."""
+    file = tmp_path / "shares"
+    command = [sys.executable, "-c", CLAIM, str(file)]
+    pipe = subprocess.PIPE
+    processes = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(4)]
+    try:
+        granted = [int(process.stdout.readline()) for process in processes if process.stdout]
+        assert sum(granted) == 50
+        own = HostShares(file, count=50)
+        assert "50 of 50" in own.claim(1)
+        processes[0].kill()
+        processes[0].wait()
+        assert sum(not own.claim(1) for _ in range(60)) == granted[0]
+        own.close()
+        assert sum(share["count"] for share in own.held().values()) == 50 - granted[0]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def test_shares_count_memory(tmp_path: Path) -> None:
+    """Memory that sandboxes may use once they are handed out is bounded, too."""
+    shares = HostShares(tmp_path / "shares", memory=100)
+    assert not shares.claim(60)
+    assert "MiB" in shares.claim(60)
+    shares.release(60)
+    assert not shares.claim(60)
+    (tmp_path / "shares").write_text('{"half')
+    assert not shares.claim(60)
+    with pytest.raises(InvalidInput):
+        HostShares(tmp_path / "shares", count=0)
 
 
 @EMBEDDED
 async def test_unused_kinds_are_let_go(provider: EmbeddedProvider) -> None:
     """What nobody asks for any more is closed after a while."""
-    async with WarmPool(provider, seconds=0.2) as pool:
+    async with WarmPool(provider, seconds=2.0) as pool:
         first = await pool.start(SandboxSpec())
         await _until_ready(pool, SandboxSpec(), 1)
         async with asyncio.timeout(20):
@@ -122,8 +217,6 @@ async def test_unused_kinds_are_let_go(provider: EmbeddedProvider) -> None:
 @pytest.mark.parametrize("provider", ["docker"], indirect=True)
 async def test_a_dead_one_is_not_handed_out(provider: SandboxProvider, spec: SandboxSpec) -> None:
     """A container that was removed while it waited is passed over."""
-    from tests.sandbox.conftest import docker
-
     async with WarmPool(provider, idle=1) as pool:
         await pool.warm(spec)
         doomed = pool._kind(spec).idle[0]
@@ -143,11 +236,13 @@ async def test_failed_starts_reach_who_asks(provider: EmbeddedProvider, tmp_path
         for _ in range(2):
             with pytest.raises(SandboxStartFailed, match="nowhere"):
                 await pool.start(bad)
+        kind = pool._kind(bad)
         async with asyncio.timeout(20):
-            while pool._tasks:
+            while not kind.not_before or pool._tasks:
                 await asyncio.sleep(0.01)
         with pytest.raises(SandboxStartFailed):
             await pool.start(bad)
+        pool._refill(kind)
         assert not pool._tasks
 
 

@@ -1,0 +1,138 @@
+"""What sandboxes are measured against: bare shells, and what this host says about itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "BareShell", "BareSocket", "available", "descriptors", "grown_image", "held_by", "load",
+    "resident",
+]  # fmt: skip
+
+BUFFER = 1 << 18
+
+
+class BareSocket:
+    """A shell in a container behind one socket: a line and a mark, no more."""
+
+    def __init__(self, api: Any, container: str) -> None:
+        exec_id = api.exec_create(container, ["/bin/sh"], stdin=True)["Id"]
+        body = json.dumps({"Detach": False, "Tty": False}).encode()
+        head = (
+            f"POST /exec/{exec_id}/start HTTP/1.1\r\nHost: d\r\nContent-Type: application/json\r\n"
+        )
+        head += f"Connection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: {len(body)}\r\n\r\n"
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect("/var/run/docker.sock")
+        self.socket.sendall(head.encode() + body)
+        while b"\r\n\r\n" not in self.socket.recv(4096):
+            pass
+
+    def run(self, line: str) -> None:
+        self.socket.sendall(f"{line}\necho END\n".encode())
+        seen = b""
+        while not seen.endswith(b"END\n"):
+            seen += self.socket.recv(65536)
+
+    def read(self, size: int) -> float:
+        """MB a second at which so many bytes come through, thrown away as they do."""
+        buffer = bytearray(BUFFER)
+        begun = time.perf_counter()
+        self.socket.sendall(f"head -c {size} /dev/zero\n".encode())
+        left = size
+        while left > 0:
+            left -= self.socket.recv_into(buffer)
+        return size / 1e6 / (time.perf_counter() - begun)
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class BareShell:
+    """A shell of this host behind two pipes."""
+
+    def __init__(self) -> None:
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(["/bin/sh"], stdin=pipe, stdout=pipe, bufsize=0)
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+
+    def run(self, line: str) -> None:
+        self.stdin.write(f"{line}\necho END\n".encode())
+        seen = b""
+        while not seen.endswith(b"END\n"):
+            seen += os.read(self.stdout.fileno(), 65536)
+
+    def read(self, size: int) -> float:
+        """MB a second at which so many bytes come through, thrown away as they do."""
+        begun = time.perf_counter()
+        self.stdin.write(f"head -c {size} /dev/zero\n".encode())
+        left = size
+        while left > 0:
+            left -= len(os.read(self.stdout.fileno(), BUFFER))
+        return size / 1e6 / (time.perf_counter() - begun)
+
+    def close(self) -> None:
+        self.stdin.close()
+        self.stdout.close()
+        self.process.wait(10)
+
+
+def grown_image(base: str) -> str:
+    """An image of more than 300 MB on another one; made once."""
+    image = "trajgym/bench:300"
+    have = subprocess.run(["docker", "image", "inspect", image], capture_output=True)
+    if have.returncode != 0:
+        recipe = f"FROM {base}\nUSER root\nRUN head -c 150000000 /dev/urandom > /opt/large\n"
+        command = ["docker", "build", "--quiet", "--network", "none", "--tag", image, "-"]
+        subprocess.run(command, input=recipe.encode(), check=True, stdout=subprocess.DEVNULL)
+    return image
+
+
+def load() -> float:
+    """Processes that wanted a processor in the last minute."""
+    return os.getloadavg()[0]
+
+
+def available() -> float:
+    """MiB of memory that the host can still give."""
+    return _kibibytes("/proc/meminfo", "MemAvailable") / 1024
+
+
+def resident() -> float:
+    """MiB of memory that this process has."""
+    return _kibibytes("/proc/self/status", "VmRSS") / 1024
+
+
+def held_by(names: list[str]) -> float:
+    """MiB that the processes of sandboxes take, what they share with others in proportion.
+
+    Args:
+        names: what stands in their control groups or, for the engine's helpers, command lines.
+    """
+    total = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cgroup").read_text() + (folder / "cmdline").read_text()
+            if any(name in words for name in names):
+                total += _kibibytes(f"{folder}/smaps_rollup", "Pss:")
+        except (OSError, StopIteration):
+            continue  # gone meanwhile
+    return total / 1024
+
+
+def descriptors() -> int:
+    """How many this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def _kibibytes(path: str, name: str) -> int:
+    lines = Path(path).read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(name)).split()[1])

@@ -1,0 +1,66 @@
+"""Programs that a sandbox's spec declares: started with it, and again in every fork."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from trajgym.envs.sandbox._aio import see_through
+from trajgym.envs.sandbox._errors import SandboxStartFailed
+from trajgym.envs.sandbox._protocol import quote
+from trajgym.envs.sandbox._shell import Shell
+
+if TYPE_CHECKING:
+    from trajgym.envs.sandbox._base import CommandResult, Service
+    from trajgym.envs.sandbox._command import CommandSandbox
+
+__all__ = ["start_service"]
+
+BEGIN = "/bin/sh -c {command} & _tg_service=$!"
+# A service that has ended is not waited for. No `exit` here: it would end the shell that holds it.
+WAIT = """\
+_tg_wait() {{
+    until /bin/sh -c {ready} </dev/null >/dev/null 2>&1; do
+        kill -0 "$_tg_service" 2>/dev/null || return 1
+        sleep 0.05
+    done
+}}
+_tg_wait
+"""
+BEGIN_SECONDS = 30.0
+FLUSH_SECONDS = 0.1
+TAIL = 500
+
+
+async def start_service(sandbox: CommandSandbox, service: Service) -> Shell:
+    """Start a service in a shell of its own and wait until it is ready.
+
+    Returns:
+        The shell; its late output is what the service says.
+
+    Raises:
+        SandboxStartFailed: it ended, or was not ready in time; the message carries what it said.
+        SandboxDied: the sandbox is gone.
+    """
+    opener = partial(sandbox.open_port, "/bin/sh", {})
+    shell = Shell(f"service-{service.name}", "/bin/sh", sandbox.spec.workdir, sandbox, opener)
+    try:
+        begun = await shell.run(BEGIN.format(command=quote(service.command)), timeout=BEGIN_SECONDS)
+        if service.ready:
+            wait = WAIT.format(ready=quote(service.ready))
+            done = await shell.run(wait, timeout=service.seconds)
+            if not done.ok:
+                await asyncio.sleep(FLUSH_SECONDS)  # its last words may still be on the way
+                said = begun.stdout + begun.stderr + shell.late_output
+                raise SandboxStartFailed(_failure(service, done, said))
+    except BaseException:
+        await see_through(shell.close())
+        raise
+    return shell
+
+
+def _failure(service: Service, done: CommandResult, said: bytes) -> str:
+    why = f"was not ready in {service.seconds:g} s" if done.timed_out else "ended"
+    words = said[-TAIL:].decode(errors="replace").strip()
+    return f"service {service.name!r} {why}: {words or 'it said nothing'}"
