@@ -268,7 +268,7 @@ class CommandSandbox(Sandbox):
         where = posixpath.join(self.spec.workdir, cwd or "")
         if refusal := _refusal([*words, where], variables):
             raise InvalidInput(f"stream: {refusal}")
-        made = Stream(await self._open_port("/bin/sh", variables), limit)
+        made = Stream(await self.open_port("/bin/sh", variables), limit)
         await made.begin(words, where, timeout=FILE_SECONDS)
         return made
 
