@@ -66,7 +66,9 @@ class Sessions:
         self.plan = plan
         self._engine = engine
         policy = TokenPolicy(
-            ArealEngine(engine, plan.gconfig, timeout=plan.turn_timeout),
+            ArealEngine(
+                engine, plan.gconfig, timeout=plan.turn_timeout, on_answer=self._set_version
+            ),
             plan.renderer,
             sampling=Sampling(temperature=plan.gconfig.temperature),
             max_tokens=plan.gconfig.max_new_tokens,
@@ -99,11 +101,16 @@ class Sessions:
             await asyncio.wait([follower])
         await self._rollouts.close()
 
+    def _set_version(self, version: int) -> None:
+        runner = self._rollouts.runner
+        if runner is not None and version > runner.version:
+            runner.set_version(version)
+
     async def _follow(self) -> None:
         while True:
+            self._set_version(self._engine.get_version())
             runner = self._rollouts.runner
             if runner is not None:
-                runner.set_version(max(runner.version, self._engine.get_version()))
                 if is_paused(self._engine):
                     runner.pause()
                 else:
