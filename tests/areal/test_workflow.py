@@ -303,7 +303,7 @@ def test_two_plans_for_one_store_are_refused(
 def test_members_too_old_leave_their_group(
     tiny: Any, server: Any, engine: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """AReaL bounds staleness at admission only: a session held through an update leaves as stale."""
+    """Held through an update, a session is older than its bound, which AReaL only admits by."""
     made = engine(max_head_offpolicyness=2)
     hold(server)
     made.submit(_data(some(1))[0], workflow(tiny, tmp_path, samples=1, max_staleness=0))
