@@ -10,17 +10,31 @@ import types
 
 import pytest
 
-PACKAGES = ["trajectory", "rewards", "envs", "envs.sandbox", "envs.swe", "rollout", "adapters"]
+PACKAGES = [
+    "trajectory",
+    "rewards",
+    "envs",
+    "envs.sandbox",
+    "envs.search",
+    "envs.swe",
+    "rollout",
+    "adapters",
+]
 
 HEAVY = {
     "accelerate",
     "areal",
+    "bm25s",
     "datasets",
     "docker",
     "gymnasium",
+    "httpx",
     "matplotlib",
+    "mcp",
+    "numba",
     "openai",
     "pandas",
+    "PIL",
     "playwright",
     "pyarrow",
     "ray",
@@ -28,11 +42,13 @@ HEAVY = {
     "requests",
     "rich",
     "scipy",
+    "starlette",
     "tokenizers",
     "torch",
     "transformers",
     "trl",
     "typer",
+    "uvicorn",
     "verl",
 }
 
@@ -50,7 +66,7 @@ def test_core_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "package", ["envs.sandbox", "envs.swe", "rollout", "adapters", "adapters.areal"]
+    "package", ["envs.sandbox", "envs.search", "envs.swe", "rollout", "adapters", "adapters.areal"]
 )
 def test_other_packages_import_heavy_ones_only_where_they_use_them(package: str) -> None:
     """Nor do the other packages, until a class that needs one is used."""
