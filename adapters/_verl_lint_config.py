@@ -19,7 +19,7 @@ _DEFAULTS: dict[str, Any] = {
     f"{_ROLLOUT}.n": 1,
     f"{_ROLLOUT}.top_p": 1,
     f"{_ROLLOUT}.top_k": -1,
-    f"{_ROLLOUT}.calculate_log_probs": False,
+    f"{_ROLLOUT}.calculate_log_probs": True,
     f"{_ROLLOUT}.logprobs_mode": "processed_logprobs",
     f"{_ROLLOUT}.agent.default_agent_loop": "single_turn_agent",
     f"{_ROLLOUT}.agent.num_workers": 8,

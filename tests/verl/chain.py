@@ -21,30 +21,32 @@ ROOT = Path(__file__).parent.parent.parent
 PROMPT, RESPONSE = 384, 512
 
 
-def configuration(tiny: Tiny, *overrides: str) -> Any:
+def composed(*overrides: str) -> Any:
     """Compose verl's own configuration."""
     import verl
     from hydra import compose, initialize_config_dir
 
     folder = Path(verl.__file__).parent / "trainer" / "config"
     with initialize_config_dir(config_dir=str(folder), version_base=None):
-        return compose(
-            "ppo_trainer",
-            overrides=[
-                f"actor_rollout_ref.model.path={tiny.path}",
-                "actor_rollout_ref.rollout.name=vllm",
-                "actor_rollout_ref.rollout.n=4",
-                "actor_rollout_ref.rollout.calculate_log_probs=True",
-                "actor_rollout_ref.rollout.agent.num_workers=1",
-                f"data.max_prompt_length={PROMPT}",
-                f"data.max_response_length={RESPONSE}",
-                "data.train_batch_size=2",
-                "trainer.nnodes=1",
-                "trainer.n_gpus_per_node=1",
-                "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
-                *overrides,
-            ],
-        )
+        return compose("ppo_trainer", overrides=list(overrides))
+
+
+def configuration(tiny: Tiny, *overrides: str) -> Any:
+    """Compose the configuration of a small run."""
+    return composed(
+        f"actor_rollout_ref.model.path={tiny.path}",
+        "actor_rollout_ref.rollout.name=vllm",
+        "actor_rollout_ref.rollout.n=4",
+        "actor_rollout_ref.rollout.calculate_log_probs=True",
+        "actor_rollout_ref.rollout.agent.num_workers=1",
+        f"data.max_prompt_length={PROMPT}",
+        f"data.max_response_length={RESPONSE}",
+        "data.train_batch_size=2",
+        "trainer.nnodes=1",
+        "trainer.n_gpus_per_node=1",
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
+        *overrides,
+    )
 
 
 class Chain:
