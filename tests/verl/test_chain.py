@@ -141,6 +141,30 @@ def test_our_trainer_has_the_derivers_advantages(
     assert rows.metrics["trajgym/groups_that_shrank"] == 0
 
 
+def test_padding_rows_get_no_advantage(chain: Any, prompts: Path) -> None:
+    """Rows that verl pads a batch with copy a real row's fields, but count in no group."""
+    from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
+
+    from trajgym.adapters.verl import StepSyncTrainer
+
+    config = configuration(
+        chain.tiny,
+        "trainer.v1.trainer_mode=trajgym_sync",
+        "algorithm.adv_estimator=trajgym",
+        "+trajgym.deriver.name=grpo",
+    )
+    trainer = StepSyncTrainer(config)
+    rows = chain.rollout(prompts, FakeServers(), config=config)
+    rows.batch = upsample_batch_to_divisible_size(rows.batch, 5, chain.tiny.tokenizer.eos_token_id)
+    rows.uids += {key.split("_")[0] for key in rows.batch.keys} - set(rows.uids)
+    found = rows.advantages(trainer)
+    assert len(found) == 10
+    padding = [values for (prompt, _, _), values in found.items() if prompt == 2]
+    assert padding == [[0.0], [0.0]]
+    assert rows.metrics["trajgym/sessions"] == 8
+    assert {values[0] > 0 for (_, session, _), values in found.items() if session == 3} == {True}
+
+
 def test_validation_is_played_too(chain: Any, prompts: Path) -> None:
     """With verl's settings for validation, rows go to that partition, one for each prompt."""
     rows = chain.rollout(prompts, FakeServers(), validate=True)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import json
 import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.conftest import load_golden
 from tests.trl.tiny import Words, calls, tasks
 from tests.verl.chain import PROMPT, RESPONSE, loop, row, sampling
 from tests.verl.fake import FakeServers
+from trajgym.adapters._verl_rows import split
 from trajgym.adapters.verl import RolloutFailed
 from trajgym.envs import EnvSpec
-from trajgym.trajectory import Run, build_rows
+from trajgym.trajectory import InvalidRow, Run, build_rows
 
 WORDS = EnvSpec(id="tests.trl.tiny:Words")
 (TASK,) = tasks(1)
@@ -201,6 +205,29 @@ async def test_versions_are_always_whole_numbers(tiny: Any) -> None:
     steps = [output.extra_fields[name] for name in ("min_global_steps", "max_global_steps")]
     assert steps == [7, 7]
     assert all(type(step) is int for step in steps)
+
+
+async def test_a_uid_with_an_underscore_is_refused(
+    tiny: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Verl would split such a uid's keys in the wrong place."""
+    made = loop(tiny, FakeServers())
+    assert await made.run(sampling(), **row(TASK, WORDS, uid="a_b")) == []
+    assert "underscores" in caplog.text
+
+
+def test_rows_that_verl_would_mangle_are_refused() -> None:
+    """Arrays of other lengths, no prompt, or an observation at the end: verl would say nothing."""
+    (sound,) = build_rows(load_golden("parallel_calls")[0]).rows
+    assert split(sound).response.size == sound.input_ids.size - int(sound.loss_mask.argmax())
+    trailing = np.append(sound.loss_mask[:-1], False)
+    for change, said in (
+        ({"logprobs": sound.logprobs[:-1]}, "other lengths"),
+        ({"loss_mask": trailing}, "ends on a trained id"),
+        ({"loss_mask": np.ones(len(sound), bool)}, "starts with a prompt"),
+    ):
+        with pytest.raises(InvalidRow, match=said):
+            split(dataclasses.replace(sound, **change))
 
 
 async def test_sessions_at_once_are_bounded(tiny: Any) -> None:
