@@ -18,12 +18,12 @@ from verl.experimental.agent_loop.agent_loop import (
 
 from trajgym.adapters._errors import RolloutFailed
 from trajgym.adapters._verl_engine import VerlEngine
-from trajgym.adapters._verl_process import renderer_of, slots, store_at
+from trajgym.adapters._verl_process import record_member, renderer_of, slots, store_at
 from trajgym.adapters._verl_rows import describe_row, in_order, main_row, rewarded_rows, split
 from trajgym.adapters._verl_settings import COLUMN, LoopSettings, Work, read_settings
 from trajgym.envs import Session
 from trajgym.rollout import TokenPolicy, derive_seed, run_session
-from trajgym.trajectory import InvalidInput, TrajgymError
+from trajgym.trajectory import InvalidInput, Member, TrajgymError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -199,9 +199,18 @@ class TrajgymAgentLoop(AgentLoopBase):  # type: ignore[misc]
                 deadline=settings.deadline,
                 expansion=settings.session_expansion(),
             )
-            if session.status.scored:
-                return session
             state = session.attempt
+            scored = state.status.scored
+            await record_member(
+                store,
+                uid,
+                work.task,
+                int(self.rollout_config.n),
+                Member(session.id, sample, "" if scored else str(state.status)),
+                last=scored or attempt == settings.retries,
+            )
+            if scored:
+                return session
             _log.warning("session %s: %s: %s", session.id, state.status, state.cause)
         return None
 

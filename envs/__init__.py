@@ -13,6 +13,7 @@ from trajgym.envs._errors import (
     Unforkable,
     UnknownEnv,
 )
+from trajgym.envs._meter import Remaining
 from trajgym.envs._reply import Reply, Sampled, TurnLimits
 from trajgym.envs._session import Session, StepResult
 from trajgym.envs._spec import EnvSpec, register, registered
@@ -29,6 +30,7 @@ __all__ = [
     "Image",
     "InvalidArguments",
     "Prompt",
+    "Remaining",
     "Reply",
     "Response",
     "Sampled",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from trajgym.trajectory import InvalidInput
@@ -49,7 +49,7 @@ class Budgets:
 
     def to_json(self) -> dict[str, Any]:
         """Return the limits by name."""
-        return asdict(self)
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:

@@ -78,7 +78,8 @@ class _Scope:
         self._since: float | None = None
 
     async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
+        if self._limit is not None:
+            await self._timeout.__aenter__()
         self._clock.scopes.append(self)
         if not self._clock.held:
             self.go()
@@ -91,6 +92,8 @@ class _Scope:
     ) -> None:
         self._clock.scopes.remove(self)
         self._clock.used += self.stop()
+        if self._limit is None:
+            return
         try:
             await self._timeout.__aexit__(kind, error, traceback)
         except TimeoutError:

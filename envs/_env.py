@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from trajgym.envs._budgets import Budgets
+from trajgym.envs._meter import Remaining
 from trajgym.envs._tasks import load_tasks
 from trajgym.envs._threads import inline
 from trajgym.envs._tools import ToolResult
@@ -39,6 +40,8 @@ class Env:
         verify_seconds: deadline of :meth:`verify`, apart from the agent's time.
         close_seconds: deadline of :meth:`close`.
         labels: run and session, set before :meth:`reset`; put them on what outlives a process.
+        remaining: what the budgets leave, set before :meth:`reset` and for every message that is
+            carried out: what an environment can tell the agent.
     """
 
     budgets: ClassVar[Budgets] = Budgets()
@@ -47,6 +50,7 @@ class Env:
     verify_seconds: ClassVar[float] = 900.0
     close_seconds: ClassVar[float] = 60.0
     labels: Mapping[str, str] = {}
+    remaining: Remaining = Remaining()
 
     def __init__(self, **config: Any) -> None:
         if config:

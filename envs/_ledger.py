@@ -18,6 +18,7 @@ from trajgym.trajectory import (
     Status,
     Turn,
     TurnTokens,
+    Usage,
     check_message,
     replace_surrogates,
 )
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from trajgym.envs._tools import Image
     from trajgym.trajectory import IntArray, Store
 
-__all__ = ["Ledger", "Taken", "TokenTail", "as_reply"]
+__all__ = ["Ledger", "Taken", "TokenTail", "as_reply", "usage_of"]
 
 
 @dataclass(slots=True)
@@ -188,3 +189,15 @@ def _with_ids(calls: object, turn: int) -> object:
             seen.add(str(call["id"]))
         named.append(call)
     return named
+
+
+def usage_of(taken: Taken | None) -> Usage | None:
+    """Return the token counts of a prompt and response whose ids are known."""
+    if taken is None:
+        return None
+    tokens = taken.tokens
+    return Usage(
+        prompt_tokens=taken.sequence.size - tokens.response_ids.size,
+        completion_tokens=tokens.response_ids.size,
+        reasoning_tokens=sum(s.end - s.start for s in tokens.spans if s.kind == "reasoning"),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from trajgym.envs._clock import AgentClock
 from trajgym.envs._errors import Truncate
@@ -11,13 +11,38 @@ from trajgym.envs._reply import TurnLimits
 
 if TYPE_CHECKING:
     from trajgym.envs._budgets import Budgets
-    from trajgym.trajectory import Turn
+    from trajgym.trajectory import Turn, Usage
 
-__all__ = ["Meter"]
+__all__ = ["Meter", "Remaining"]
 
 _Number = TypeVar("_Number", int, float)
 _TICK = 1e-3
 """Timers may fire this many seconds early."""
+
+
+class Remaining(NamedTuple):
+    """What an attempt may still use up after the turn in progress; None where nothing limits it.
+
+    ``str()`` puts it in words for the agent. Seconds are left out: a fork that replays a turn must
+    see the observation that was recorded.
+
+    Args:
+        turns: policy calls.
+        completion_tokens: response tokens, if the policy reports how many it used.
+        reasoning_tokens: reasoning tokens, likewise.
+    """
+
+    turns: int | None = None
+    completion_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+    def __str__(self) -> str:
+        kinds = zip(self, ("turn", "token", "reasoning token"), strict=True)
+        return ", ".join(
+            f"{left} {kind}{'' if left == 1 else 's'} left"
+            for left, kind in kinds
+            if left is not None
+        )
 
 
 @dataclass(slots=True)
@@ -54,6 +79,19 @@ class Meter:
                 _minus(budgets.reasoning_tokens, self.reasoning_tokens),
             ),
             seconds=self.seconds_left,
+        )
+
+    def remaining(self, turns: int = 0, usage: Usage | None = None) -> Remaining:
+        """Return what is left once ``turns`` more turns with this usage are counted."""
+        budgets = self.budgets
+        completion, reasoning = self.completion_tokens, self.reasoning_tokens
+        if usage is not None:
+            completion += usage.completion_tokens
+            reasoning += usage.reasoning_tokens
+        return Remaining(
+            _minus(budgets.turns, self.turns + turns),
+            _minus(budgets.completion_tokens, completion),
+            _minus(budgets.reasoning_tokens, reasoning),
         )
 
     @property

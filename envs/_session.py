@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from trajgym.envs._clock import OutOfTime
 from trajgym.envs._errors import ForkDiverged, SessionEnded, Unforkable
 from trajgym.envs._execute import Execution, Fault, fault_of
-from trajgym.envs._ledger import Ledger, TokenTail, as_reply
+from trajgym.envs._ledger import Ledger, TokenTail, as_reply, usage_of
 from trajgym.envs._meter import Meter
 from trajgym.envs._threads import Worker, finish_despite_cancel
 from trajgym.envs._tools import tools_of
@@ -394,6 +394,7 @@ class Session:
 
     async def _reset(self, env: Env) -> list[Message]:
         env.labels = {"session": self.id, **self.record.labels}
+        env.remaining = self._meter.remaining()
         opening = await self._worker.call(env.reset, self.task, self.record.seed)
         if isinstance(opening, str):
             opening = [{"role": "user", "content": opening}]
@@ -411,7 +412,8 @@ class Session:
     async def _step(self, env: Env, reply: Reply, taken: Taken | None) -> StepResult:
         started, policy_seconds = self._asked_at or time.time(), self._meter.turn_seconds
         used = self.clock.used
-        run = self._execution(env, reply.message)
+        usage = reply.usage or usage_of(taken)
+        run = self._execution(env, reply.message, usage)
         await self._execute(run, reply)
         env_seconds = self.clock.used - used
         edge, kept, context = self._place(reply, broken=taken is not None and taken.broken)
@@ -429,7 +431,7 @@ class Session:
             done=run.done,
             signals=replace_surrogates(run.signals),
             finish=reply.finish,
-            usage=_usage(reply, taken),
+            usage=usage,
             sampling=reply.sampling,
             policy=reply.policy,
             synthetic=reply.synthetic,
@@ -446,7 +448,8 @@ class Session:
         await self._end_if_over(run)
         return StepResult(turn.observation, turn.reward, self.done)
 
-    def _execution(self, env: Env, message: Message) -> Execution:
+    def _execution(self, env: Env, message: Message, usage: Usage | None) -> Execution:
+        env.remaining = self._meter.remaining(1, usage)
         return Execution(
             env=env,
             worker=self._worker,
@@ -570,7 +573,7 @@ class Session:
             )
 
     async def _repeat(self, env: Env, turn: Turn) -> None:
-        run = self._execution(env, turn.message)
+        run = self._execution(env, turn.message, turn.usage)
         async with asyncio.timeout(self.budgets.seconds_per_turn):
             await run.run()
         run.settle()
@@ -581,14 +584,3 @@ class Session:
                 f"session {self.id}: replaying turn {turn.index} gave another observation; make "
                 "the environment deterministic, take snapshots, or declare it unforkable",
             )
-
-
-def _usage(reply: Reply, taken: Taken | None) -> Usage | None:
-    if reply.usage is not None or taken is None:
-        return reply.usage
-    tokens = taken.tokens
-    return Usage(
-        prompt_tokens=taken.sequence.size - tokens.response_ids.size,
-        completion_tokens=tokens.response_ids.size,
-        reasoning_tokens=sum(s.end - s.start for s in tokens.spans if s.kind == "reasoning"),
-    )

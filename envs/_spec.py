@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -30,7 +29,7 @@ class EnvSpec(BaseModel):
         config: keyword arguments of the class; JSON values.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     id: str = Field(min_length=1)
     config: dict[str, JsonValue] = Field(default_factory=dict)
@@ -41,11 +40,13 @@ class EnvSpec(BaseModel):
         Raises:
             UnknownEnv: nothing of that id can be imported.
         """
+        from importlib import metadata
+
         found: object = _registry.get(self.id)
         if found is None and ":" in self.id:
             found = _import(self.id)
         if found is None:
-            for entry in entry_points(group=_GROUP, name=self.id):
+            for entry in metadata.entry_points(group=_GROUP, name=self.id):
                 found = entry.load()
         if not (isinstance(found, type) and issubclass(found, Env)):
             raise UnknownEnv(
@@ -84,7 +85,9 @@ def register(env_id: str) -> Callable[[type[Env]], type[Env]]:
 
 def registered() -> list[str]:
     """Return the names of environments that can be made here, sorted."""
-    return sorted({*_registry, *(entry.name for entry in entry_points(group=_GROUP))})
+    from importlib import metadata
+
+    return sorted({*_registry, *(entry.name for entry in metadata.entry_points(group=_GROUP))})
 
 
 def _import(path: str) -> object:

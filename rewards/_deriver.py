@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -110,7 +109,9 @@ class Deriver(BaseModel, ABC):
 
 def list_derivers() -> list[str]:
     """Return the names of every registered deriver, sorted."""
-    return sorted({entry.name for entry in entry_points(group=_GROUP)})
+    from importlib import metadata
+
+    return sorted({entry.name for entry in metadata.entry_points(group=_GROUP)})
 
 
 def get_deriver(name: str, **settings: object) -> Deriver:
@@ -120,7 +121,9 @@ def get_deriver(name: str, **settings: object) -> Deriver:
         UnknownDeriver: no such name, or it stands for something that is no deriver.
         InvalidInput: a setting that it does not have, or a value that does not fit.
     """
-    found = next(iter(entry_points(group=_GROUP, name=name)), None)
+    from importlib import metadata
+
+    found = next(iter(metadata.entry_points(group=_GROUP, name=name)), None)
     if found is None:
         raise UnknownDeriver(f"no deriver {name!r}; there are {', '.join(list_derivers())}")
     kind = found.load()

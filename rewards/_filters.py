@@ -156,7 +156,7 @@ class ZeroAdvantage(Filter):
 
     name = "zero_advantage"
 
-    deriver: SerializeAsAny[Deriver] = GRPO()
+    deriver: SerializeAsAny[Deriver] = Field(default_factory=GRPO)
 
     def select(self, table: TurnTable) -> Kept:
         """Return the attempts that have something to learn from."""

@@ -265,8 +265,8 @@ class GRPORoC(Deriver):
     name = "grpo_roc"
     group_relative = True
 
-    resample: ResampleOnCorrect = ResampleOnCorrect()
-    grpo: GRPO = GRPO()
+    resample: ResampleOnCorrect = Field(default_factory=ResampleOnCorrect)
+    grpo: GRPO = Field(default_factory=GRPO)
 
     def derive(self, table: TurnTable) -> Advantages:
         """Return the advantages of the attempts that are kept."""

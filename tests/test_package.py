@@ -10,17 +10,31 @@ import types
 
 import pytest
 
-PACKAGES = ["trajectory", "rewards", "envs", "envs.sandbox", "envs.swe", "rollout", "adapters"]
+PACKAGES = [
+    "trajectory",
+    "rewards",
+    "envs",
+    "envs.sandbox",
+    "envs.search",
+    "envs.swe",
+    "rollout",
+    "adapters",
+]
 
 HEAVY = {
     "accelerate",
     "areal",
+    "bm25s",
     "datasets",
     "docker",
     "gymnasium",
+    "httpx",
     "matplotlib",
+    "mcp",
+    "numba",
     "openai",
     "pandas",
+    "PIL",
     "playwright",
     "pyarrow",
     "ray",
@@ -28,11 +42,13 @@ HEAVY = {
     "requests",
     "rich",
     "scipy",
+    "starlette",
     "tokenizers",
     "torch",
     "transformers",
     "trl",
     "typer",
+    "uvicorn",
     "verl",
 }
 
@@ -49,7 +65,9 @@ def test_core_imports_nothing_heavy() -> None:
     assert loaded & HEAVY == set()
 
 
-@pytest.mark.parametrize("package", ["envs.sandbox", "envs.swe", "rollout", "adapters"])
+@pytest.mark.parametrize(
+    "package", ["envs.sandbox", "envs.search", "envs.swe", "rollout", "adapters"]
+)
 def test_other_packages_import_heavy_ones_only_where_they_use_them(package: str) -> None:
     """Nor do the other packages, until a class that needs one is used."""
     assert loaded_by(f"import trajgym.{package}") & HEAVY == set()

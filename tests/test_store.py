@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import shutil
@@ -10,8 +11,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -19,8 +21,12 @@ from hypothesis import strategies as st
 
 from trajgym.trajectory import (
     Attempt,
+    CallResult,
+    CallStatus,
+    Edge,
     InvalidInput,
     Run,
+    Sampling,
     Segment,
     SessionRecord,
     SessionTree,
@@ -32,9 +38,10 @@ from trajgym.trajectory import (
     StoreSchemaMismatch,
     Turn,
     TurnTokens,
+    Usage,
     check_store,
 )
-from trajgym.trajectory._codec import decode_turn, encode_turn
+from trajgym.trajectory._codec import decode_turn, encode, encode_turn
 
 
 def record(name: str = "s") -> SessionRecord:
@@ -323,6 +330,51 @@ def test_any_turn_survives_the_codec(
     if given_tokens is not None:
         assert again.tokens is not None
         assert again.tokens.to_json() == given_tokens.to_json()
+
+
+_DRAWN = {
+    "index": st.integers(0, 9),
+    "parent": st.none() | st.integers(0, 9),
+    "edge": st.sampled_from(get_args(Edge)),
+    "attempt": st.integers(0, 3),
+    "agent": st.sampled_from(["main", "helper"]),
+    "kept": st.none() | st.integers(0, 3),
+    "context": st.lists(st.just({"role": "user", "content": "go"}), max_size=2),
+    "observation": st.lists(st.just({"role": "user", "content": "saw"}), max_size=2),
+    "calls": st.lists(
+        st.builds(
+            CallResult,
+            call_id=text,
+            name=text,
+            status=st.sampled_from(get_args(CallStatus)),
+            reward=st.none() | st.floats(-1, 1),
+            seconds=st.floats(0, 9),
+        ),
+        max_size=2,
+    ),
+    "reward": st.none() | st.floats(-1, 1),
+    "done": st.booleans(),
+    "signals": st.dictionaries(text, json_values, max_size=2),
+    "finish": st.sampled_from(["stop", "length"]),
+    "usage": st.none() | st.builds(Usage, prompt_tokens=st.integers(0, 9)),
+    "sampling": st.none() | st.builds(Sampling, temperature=st.none() | st.floats(0, 2)),
+    "policy": text,
+    "synthetic": st.booleans(),
+    "snapshot": st.none() | text,
+    "started_at": st.floats(0, 2e9),
+    "policy_seconds": st.floats(0, 9),
+    "env_seconds": st.floats(0, 9),
+}
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.fixed_dictionaries(_DRAWN))
+def test_turns_are_written_as_the_general_encoder_would(drawn: dict[str, Any]) -> None:
+    """The written-out encoder of turns leaves out no field, whichever of them are set."""
+    original = Turn(message={"role": "assistant", "content": "so"}, **drawn)
+    assert {field.name for field in fields(Turn)} == {*_DRAWN, "message", "tokens"}
+    body, _ = encode_turn(original)
+    assert json.loads(body) == json.loads(encode(original, exclude={"tokens"}))
 
 
 @given(st.binary(max_size=60))

@@ -51,7 +51,7 @@ class Task(BaseModel):
         data: whatever the environment needs (records of any shape); JSON values only.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     id: str = Field(min_length=1)
     prompt: str | None = None

@@ -311,7 +311,7 @@ class Store:
 
     def _write(self, sql: str, *values: Any) -> Ack:
         ack = Ack(self, self._mutex)
-        with self._wake:
+        with self._mutex:
             if self._broken is not None:
                 raise self._broken
             if self._closing:

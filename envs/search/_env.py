@@ -30,17 +30,17 @@ _QUERY_CHARS = 1000
 
 _TOOL_PROMPT = """\
 Answer the question with the help of the search tools. It may take several searches, each building \
-on what the ones before have found. You have {searches} searches; several of them may go in one \
-turn. When you know the answer, call answer with nothing but the answer itself: a name, a number, \
-a date, or yes or no.
+on what the ones before have found. You have {budget}; several searches may go in one turn. When \
+you know the answer, call answer with nothing but the answer itself: a name, a number, a date, or \
+yes or no.
 
 Question: {question}"""
 
 _TAG_PROMPT = """\
 Answer the question below. First think between <think> and </think>. Whenever you lack a fact, \
 write a query between <search> and </search> and stop; what is found comes back between \
-<information> and </information>. You have {searches} searches. When you know the answer, write \
-nothing but the answer itself between <answer> and </answer>, for example <answer>Paris</answer>.
+<information> and </information>. You have {budget}. When you know the answer, write nothing but \
+the answer itself between <answer> and </answer>, for example <answer>Paris</answer>.
 
 Question: {question}"""
 
@@ -124,7 +124,10 @@ class SearchEnvBase(Env):
         del seed
         self._state = SearchState()
         await self._begin(task)
-        return self.prompt.format(searches=self.searches, question=self._task.question)
+        budget = f"{self.searches} search{'' if self.searches == 1 else 'es'}"
+        if limits := str(self.remaining):
+            budget += f" ({limits})"
+        return self.prompt.format(budget=budget, question=self._task.question)
 
     async def snapshot(self) -> str:
         """Return the state: a corpus does not change, so forks are free."""
@@ -190,7 +193,8 @@ class SearchEnvBase(Env):
 
     def _left(self) -> str:
         left = self.searches - self._state.searches
-        return f"{left or 'no'} search{'' if left == 1 else 'es'} left of {self.searches}"
+        searches = f"{left or 'no'} search{'' if left == 1 else 'es'} left of {self.searches}"
+        return ", ".join(filter(None, (searches, str(self.remaining))))
 
     def _result(self, text: str, hits: Sequence[Hit] = ()) -> ToolResult:
         self._state.show([hit.passage for hit in hits], self._task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -134,10 +135,20 @@ def read_meta(file: Path) -> dict[str, Any]:
     """Return what an index says of itself.
 
     Raises:
-        IndexMismatch: it is no index of ours, or of another format.
+        IndexMismatch: it is no index of ours, of another format, or not readable by this user.
     """
-    if not file.is_file():
-        raise IndexMismatch(f"{file.parent}: no index here; make one with `trajgym search index`")
+    try:
+        with file.open("rb"):
+            pass
+    except PermissionError as error:
+        raise IndexMismatch(
+            f"{file}: user {os.geteuid()} may not read it; give the folder and its files read "
+            "rights (a container serves as a user of its own)",
+        ) from error
+    except OSError:
+        raise IndexMismatch(
+            f"{file.parent}: no index here; make one with `trajgym search index`",
+        ) from None
     try:
         connection = sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)
         try:

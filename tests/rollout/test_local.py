@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from trajgym.envs import TurnLimits
+from trajgym.envs import Budgets, EnvSpec, TurnLimits
+from trajgym.envs.search import load_tasks
 from trajgym.rollout import (
     LocalEngine,
     LocalPolicy,
     PolicyRequest,
     PolicyUnavailable,
     TemplateRenderer,
+    collect,
     load_smollm2,
 )
-from trajgym.trajectory import Sampling, Span
+from trajgym.trajectory import Run, Sampling, Span, build_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = [
     pytest.mark.local,
@@ -198,3 +203,30 @@ def test_tool_calls_have_exact_spans(model: Any) -> None:
     assert span.call_id == call["id"]
     assert model.tokenizer.decode(ids[span.start : span.end]).strip() == tag
     assert parsed.message["content"] == "I'll paint."
+
+
+@pytest.mark.timeout(900)
+async def test_a_real_model_searches(model: Any, tmp_path: Path) -> None:
+    """The model plays the search environment in free text; every turn is exact and trained."""
+    spec = EnvSpec(id="search-tags", config={"searches": 2, "observation_tokens": 60})
+    policy = LocalPolicy(
+        model.model,
+        model.tokenizer,
+        name="smollm2",
+        max_tokens=24,
+        sampling=Sampling(temperature=0.7),
+    )
+    tasks = load_tasks("builtin")[:1]
+    budgets = Budgets(turns=2, seconds=None, seconds_per_turn=None)
+    await collect(spec, tasks, policy, tmp_path, samples=2, budgets=budgets, concurrency=2)
+    await policy.close()
+    with Run(tmp_path) as run:
+        trees = list(run.sessions())
+    assert len(trees) == 2
+    for tree in trees:
+        assert str(tree.attempts[0].status) in {"completed", "truncated:turns"}
+        assert tree.attempts[0].outcome is not None
+        assert all(turn.exact and turn.observation for turn in tree.turns if not turn.done)
+        rows = build_rows(tree).rows
+        trained = sum(int(row.loss_mask.sum()) for row in rows)
+        assert trained == sum(turn.tokens.response_ids.size for turn in tree.turns if turn.tokens)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.search.serving import answering, running
-from trajgym.envs import Budgets, EnvSpec, Session, check_env
+from trajgym.envs import Budgets, EnvSpec, Reply, Session, check_env
 from trajgym.envs.search import SearchEnv, load_tasks
 from trajgym.rewards import TreeGRPO, TurnTable, tree_budget
-from trajgym.rollout import ScriptedPolicy, call, collect, say
-from trajgym.trajectory import Group, InvalidInput, Member, Run, Task
+from trajgym.rollout import Runner, ScriptedPolicy, TreeExpansion, call, collect, say
+from trajgym.trajectory import InvalidInput, Run, Store, Task, Usage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,8 +86,8 @@ async def test_several_searches_in_one_turn_and_what_is_left_is_told() -> None:
         results = [str(m["content"]) for m in session.turns[-1].observation]
         assert "Title: The Jorollen Chronicle" in results[0]
         assert "Orliomar Berrick" in results[1]
-        assert "[7 searches left of 8]" in results[0]
-        assert "[6 searches left of 8]" in results[1]
+        assert "[7 searches left of 8, 11 turns left]" in results[0]
+        assert "[6 searches left of 8, 11 turns left]" in results[1]
         assert signals(session)["support_recall"] == 1.0
         assert set(GOLD) <= set(signals(session)["seen"])
 
@@ -97,11 +97,10 @@ async def test_the_search_budget_ends_the_searching_not_the_attempt() -> None:
     spec = EnvSpec(id="search", config={"engine": ENGINE, "searches": 1})
     async with Session(spec, TASK) as session:
         await session.step(call("search", query="Chronicle"))
-        assert seen(session).endswith("[no searches left of 1]")
+        assert seen(session).endswith("[no searches left of 1, 11 turns left]")
         await session.step(call("search", query="Berrick"))
-        assert (
-            seen(session) == "Error: no searches left of 1, 1 asked for; answer with what you know"
-        )
+        assert seen(session).startswith("Error: no searches left of 1")
+        assert seen(session).endswith("1 asked for; answer with what you know")
         assert session.turns[-1].calls[0].status == "error"
         await session.step(call("answer", answer=f"the {TASK.data['answers'][0]}."))
         assert session.outcome is not None
@@ -240,27 +239,59 @@ async def test_forks_are_free(tmp_path: Path) -> None:
             assert signals(rival) == signals(session)
 
 
-@pytest.mark.parametrize(("trees", "nodes", "rounds"), [(2, 2, 1), (3, 1, 2)])
-async def test_tree_grpo_expansion(trees: int, nodes: int, rounds: int) -> None:
-    """M trees, N nodes expanded in each of L rounds give M * (L * N + 1) leaves with advantages."""
-    script = SearchEnv.script(TASK, 0)
-    wrong = [call("answer", answer="nobody knows")]
-    grown = []
-    for number in range(trees):
-        async with Session(TOOLS, TASK, group="g", sample=number) as session:
-            for message in script:
-                await session.step(message)
-            for position in range(rounds * nodes):
-                async with await session.fork(position % (len(script) - 1)) as rival:
-                    for message in wrong if position % 2 else script[-1:]:
-                        await rival.step(message)
-        grown.append(session.tree)
-    leaves = sum(len(tree.attempts) for tree in grown)
-    assert leaves == tree_budget(trees, nodes, rounds).leaves == trees * (rounds * nodes + 1)
-    members = [Member(session=tree.record.id, sample=i) for i, tree in enumerate(grown)]
-    group = Group(id="g", task=TASK.id, planned=trees, members=members, sealed=True)
-    advantages = TreeGRPO().derive(TurnTable.build([group], grown))
-    assert len(advantages.values) == sum(len(tree.turns) for tree in grown)
+@pytest.mark.parametrize(("trees", "nodes", "rounds"), [(2, 2, 1), (3, 1, 2), (1, 3, 2), (2, 4, 1)])
+async def test_tree_grpo_expansion(tmp_path: Path, trees: int, nodes: int, rounds: int) -> None:
+    """The runner grows M trees with N nodes in each of L rounds: M * (L * N + 1) scored leaves."""
+
+    def follow(request: Any) -> Any:
+        # Rivals with an odd number give up; the others go on as the script does.
+        wrong = call("answer", answer="nobody knows")
+        return wrong if request.attempt % 2 else SearchEnv.script(TASK, 0)[request.turn]
+
+    expansion = TreeExpansion(nodes=nodes, rounds=rounds)
+    async with Store(tmp_path) as store:
+        policy = ScriptedPolicy(follow)
+        async with Runner(
+            TOOLS, [TASK], policy, store=store, samples=trees, expansion=expansion
+        ) as runner:
+            groups = [group async for group in runner]
+    ((group, grown),) = groups
+    attempts = [attempt for tree in grown for attempt in tree.attempts]
+    assert {str(attempt.status) for attempt in attempts} == {"completed"}
+    assert len(attempts) == tree_budget(trees, nodes, rounds).leaves
+    assert len(attempts) == trees * (rounds * nodes + 1)
+    table = TurnTable.build([group], grown)
+    advantages = TreeGRPO().derive(table)
+    leaves = {(tree.record.id, a.leaf): a for tree in grown for a in tree.attempts}
+    assert len(leaves) == len(attempts)
+    values = dict(
+        zip(
+            [(t.record.id, turn.index) for t in grown for turn in t.turns],
+            advantages.values,
+            strict=True,
+        )
+    )
+    right = [values[key] for key, attempt in leaves.items() if attempt.outcome.passed]
+    wrong = [values[key] for key, attempt in leaves.items() if not attempt.outcome.passed]
+    assert min(right) > 0 > max(wrong)
+
+
+async def test_the_turns_and_tokens_left_are_told() -> None:
+    """Results and the opening say what the budgets leave, and a replayed fork sees the same."""
+    budgets = Budgets(turns=4, completion_tokens=100, reasoning_tokens=20)
+    look = call("search", query="Jorollen Chronicle")
+    async with Session(TOOLS, TASK, budgets=budgets) as session:
+        opening = str(session.messages[0]["content"])
+        assert "8 searches (4 turns left, 100 tokens left, 20 reasoning tokens left)" in opening
+        usage = Usage(prompt_tokens=9, completion_tokens=30, reasoning_tokens=10)
+        await session.step(Reply(message=look, usage=usage))
+        assert seen(session).endswith(
+            "[7 searches left of 8, 3 turns left, 70 tokens left, 10 reasoning tokens left]"
+        )
+        await session.step(look)
+        async with await session.fork(1) as rival:
+            await rival.step(look)
+            assert "[5 searches left of 8, 1 turn left, 70 tokens left," in seen(rival)
 
 
 def test_scripts_are_for_any_search_task() -> None:

@@ -221,3 +221,17 @@ async def test_dense_vectors_resume_and_search(tmp_path: Path) -> None:
     assert not build_dense(tmp_path, encoder=second)
     async with DenseEngine(tmp_path, encoder=Letters()) as engine:
         await check_engine(engine, ["number of texts", "title many"])
+
+
+def test_an_index_of_another_user_is_named(tmp_path: Path) -> None:
+    """Files that this user may not read are an error that says so, not a missing index."""
+    build_index(passages(3), tmp_path)
+    file = tmp_path / "passages.sqlite"
+    file.chmod(0)
+    user = os.geteuid()
+    os.seteuid(user or 65534)  # root may read everything
+    try:
+        with pytest.raises(IndexMismatch, match="may not read it; give the folder"):
+            SqliteEngine(tmp_path)
+    finally:
+        os.seteuid(user)

@@ -18,7 +18,7 @@ from trajgym.adapters.verl import write_prompts
 from trajgym.envs import EnvSpec
 from trajgym.rewards import apply, get_deriver
 from trajgym.rollout import FakeCall, PolicyUnavailable
-from trajgym.trajectory import Group, Member, Message, Run, SessionTree, build_rows
+from trajgym.trajectory import Message, Run, build_rows
 
 WORDS = EnvSpec(id="tests.trl.tiny:Words")
 
@@ -60,34 +60,15 @@ def test_a_failed_session_leaves_its_siblings(chain: Any, prompts: Path) -> None
     }
 
 
-def recorded(folder: Path) -> dict[str, SessionTree]:
-    found: dict[str, SessionTree] = {}
-    for path in folder.glob("worker-*"):
-        with Run(path) as run:
-            found |= {tree.record.id: tree for tree in run.sessions()}
-    return found
-
-
-def expected(trees: dict[str, SessionTree], deriver: str, uids: list[str]) -> dict[Any, Any]:
+def expected(folder: Path, deriver: str, uids: list[str]) -> dict[Any, Any]:
     """Return advantages of recorded sessions by prompt, session and turns of the row."""
-    groups = [
-        Group(
-            id=uid,
-            task="t",
-            planned=4,
-            members=[
-                Member(name, tree.record.sample)
-                for name, tree in trees.items()
-                if tree.record.group == uid
-            ],
-            sealed=True,
-        )
-        for uid in uids
-    ]
     made = get_deriver(deriver)
-    values = made.derive(made.table(groups, trees.values()))
+    with Run(folder) as run:
+        trees, groups = list(run.sessions()), list(run.groups())
+    assert [group.sealed for group in groups] == [True, True]
+    values = made.derive(made.table(groups, trees))
     found = {}
-    for tree in trees.values():
+    for tree in trees:
         for row in apply(build_rows(tree).rows, values):
             assert row.advantage is not None
             place = uids.index(str(tree.record.group)), tree.record.sample
@@ -119,14 +100,14 @@ def test_our_trainer_has_the_derivers_advantages(
         "trainer.v1.trainer_mode=trajgym_sync",
         "algorithm.adv_estimator=trajgym",
         f"+trajgym.deriver.name={deriver}",
-        f"+trajgym.store={tmp_path}",
+        f"+trajgym.store={tmp_path / 'run'}",
         *more,
     )
     trainer = StepSyncTrainer(config)
     assert config.trainer.v1.trainer_mode == "sync"
     rows = chain.rollout(prompts, FakeServers(said), config=config)
     found = rows.advantages(trainer)
-    wanted = expected(recorded(tmp_path), deriver, rows.uids)
+    wanted = expected(tmp_path / "run", deriver, rows.uids)
     assert len(found) == len(wanted) >= 8
     assert any(any(values) for values in wanted.values())
     places: dict[Any, list[Any]] = {}

@@ -27,12 +27,9 @@ WORDS = EnvSpec(id="tests.trl.tiny:Words")
 
 
 def stored(folder: Path) -> list[Any]:
-    """Return the sessions of all of a folder's stores."""
-    found: list[Any] = []
-    for path in sorted(folder.glob("worker-*")):
-        with Run(path) as run:
-            found += list(run.sessions())
-    return found
+    """Return the sessions that worker processes recorded in a folder."""
+    with Run(folder) as run:
+        return list(run.sessions())
 
 
 async def test_the_output_is_what_was_sampled(tiny: Any, tmp_path: Path) -> None:
@@ -108,6 +105,10 @@ async def test_a_failed_session_is_tried_again(tiny: Any, tmp_path: Path) -> Non
         "failed:policy",
         "truncated:turns",
     ]
+    with Run(tmp_path) as run:
+        (group,) = run.groups()
+    assert [member.left for member in group.members] == ["failed:policy", ""]
+    assert not group.sealed
 
 
 async def test_a_session_has_a_deadline(tiny: Any, tmp_path: Path) -> None:
