@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import json
 import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from tests.verl.chain import PROMPT, RESPONSE, loop, row, sampling
 from tests.verl.fake import FakeServers
 from trajgym.adapters._verl_rows import split
 from trajgym.adapters.verl import RolloutFailed
-from trajgym.envs import EnvSpec
-from trajgym.trajectory import InvalidRow, Run, build_rows
+from trajgym.envs import EnvSpec, register
+from trajgym.trajectory import InvalidRow, Run, Task, build_rows
 
 WORDS = EnvSpec(id="tests.trl.tiny:Words")
 (TASK,) = tasks(1)
@@ -229,6 +230,32 @@ def test_rows_that_verl_would_mangle_are_refused() -> None:
     ):
         with pytest.raises(InvalidRow, match=said):
             split(dataclasses.replace(sound, **change))
+
+
+@register("test/shared")
+class Shared(Words):
+    """Counts how often it was prepared, and fails the first time."""
+
+    prepared = 0
+
+    @classmethod
+    async def open_run(cls, config: Mapping[str, Any], tasks: Sequence[Task] = ()) -> None:
+        Shared.prepared += 1
+        await asyncio.sleep(0)
+        if Shared.prepared == 1:
+            raise ConnectionError("no engine yet")
+
+
+async def test_an_environment_is_prepared_once_in_a_process(
+    tiny: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What sessions share is opened with the first of them; a failure is tried again."""
+    spec = EnvSpec(id="test/shared")
+    assert await loop(tiny, FakeServers()).run(sampling(), **row(TASK, spec)) == []
+    assert "no engine yet" in caplog.text
+    made = [loop(tiny, FakeServers()).run(sampling(), **row(TASK, spec)) for _ in range(3)]
+    assert [len(outputs) for outputs in await asyncio.gather(*made)] == [1, 1, 1]
+    assert Shared.prepared == 2
 
 
 async def test_sessions_at_once_are_bounded(tiny: Any) -> None:
