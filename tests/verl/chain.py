@@ -42,6 +42,7 @@ def configuration(tiny: Tiny, *overrides: str) -> Any:
         f"data.max_prompt_length={PROMPT}",
         f"data.max_response_length={RESPONSE}",
         "data.train_batch_size=2",
+        "reward.num_workers=1",
         "trainer.nnodes=1",
         "trainer.n_gpus_per_node=1",
         "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
@@ -63,18 +64,27 @@ class Chain:
         config: Any = None,
         step: int = 4,
         validate: bool = False,
+        rewards: bool = False,
     ) -> Rows:
-        """Let verl run every prompt of a file, and return what its trainer would sample."""
+        """Let verl run every prompt of a file, and return what its trainer would sample.
+
+        With ``rewards`` verl's reward workers run too, as they do in a real training.
+        """
         import transfer_queue as tq
         from omegaconf import OmegaConf
+        from verl.experimental.reward_loop import RewardLoopManager
         from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
         from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
         from verl.utils import tensordict_utils as tu
         from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
 
         config = config or configuration(self.tiny, *overrides)
+        rewarding = RewardLoopManager(config).reward_loop_workers if rewards else None
         manager = AgentLoopManagerTQ.create(
-            config=config, llm_client=servers, teacher_client=None, reward_loop_worker_handles=None
+            config=config,
+            llm_client=servers,
+            teacher_client=None,
+            reward_loop_worker_handles=rewarding,
         )
         try:
             rows = RLHFDataset([str(data)], self.tiny.tokenizer, config.data)
@@ -101,7 +111,7 @@ class Chain:
         finally:
             import ray
 
-            for worker in manager.agent_loop_workers:
+            for worker in [*manager.agent_loop_workers, *(rewarding or [])]:
                 ray.kill(worker)
 
 

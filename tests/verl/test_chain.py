@@ -32,8 +32,11 @@ def prompts(tmp_path: Path) -> Path:
 
 
 def test_a_column_is_enough(chain: Any, prompts: Path) -> None:
-    """With agent_name in the data, verl's workers play our sessions and queue their rows."""
-    rows = chain.rollout(prompts, FakeServers())
+    """With agent_name in the data, verl's workers play our sessions and queue their rows.
+
+    Its reward workers, which know no rule for this data, are not asked.
+    """
+    rows = chain.rollout(prompts, FakeServers(), rewards=True)
     assert set(rows.statuses.values()) == {"finished"}
     scores = {key: sum(values) for key, values in rows.by_key("rm_scores").items()}
     assert scores == pytest.approx({(p, s, 0): s / 3 for p in range(2) for s in range(4)})
