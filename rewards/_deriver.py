@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-<<<<<<< HEAD
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar
-=======
-from typing import TYPE_CHECKING, ClassVar
->>>>>>> main
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 

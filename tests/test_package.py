@@ -105,3 +105,8 @@ def test_public_names_are_documented(package: str) -> None:
             ):
                 bare.append(f"{name}.{attribute}")
     assert bare == []
+
+
+def test_the_verl_adapter_imports_verl_only_where_it_uses_it() -> None:
+    """Writing data for verl and checking its settings load neither verl nor torch."""
+    assert loaded_by("import trajgym.adapters.verl, trajgym.adapters._verl_lint") & HEAVY == set()
