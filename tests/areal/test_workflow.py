@@ -280,6 +280,7 @@ def test_named_by_a_string_it_shares_one_run(
         "samples": 2,
         "gconfig": {"max_new_tokens": 8, "max_tokens": 512},
         "deriver": {"name": "grpo", "settings": {}},
+        "budgets": {"turns": 2},
     }
     for element in _data(some(2)):
         made.submit(element, "trajgym.adapters.areal.TrajgymWorkflow", workflow_kwargs=plain)
@@ -287,6 +288,8 @@ def test_named_by_a_string_it_shares_one_run(
     assert [trajectory["input_ids"].shape[0] for trajectory in found] == [2, 2]
     made.destroy()
     assert len(list(tmp_path.iterdir())) == 1
+    _, trees = recorded(tmp_path)
+    assert {len(tree.turns) for tree in trees.values()} == {2}
 
 
 def test_two_plans_for_one_store_are_refused(
