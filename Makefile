@@ -26,7 +26,7 @@ test-mini:  ## mini-swe-agent, unmodified, in our sandboxes.
 test-trl:  ## TRL's own trainers, on this CPU.
 	TORCH='$(TORCH)' PYTHON='$(PYTHON)' scripts/test-trl.sh
 
-test-verl:  ## Our estimators against verl's own, on this CPU.
+test-verl:  ## verl's own workers, trainers and estimators, on this CPU.
 	PYTHON=$(PYTHON) TORCH='$(TORCH)' scripts/test-verl.sh
 
 test-areal:  ## AReaL's own executor, proxy and actor, on this CPU.

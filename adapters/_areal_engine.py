@@ -17,7 +17,7 @@ from trajgym.rollout import (
 from trajgym.trajectory import InvalidInput, Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from trajgym.trajectory import IntArray, Sampling
 
@@ -79,15 +79,24 @@ class ArealEngine(TokenEngine):
         engine: AReaL's ``InferenceEngine``.
         gconfig: AReaL's ``GenerationHyperparameters``: ``max_tokens`` bounds prompt and response.
         timeout: seconds until a turn without an answer counts as failed; pauses don't count.
+        on_answer: called when an answer is there, with the version that AReaL then has.
     """
 
     name = "areal"
     logprob_mode = "processed"
 
-    def __init__(self, engine: Any, gconfig: Any, *, timeout: float = 600.0) -> None:
+    def __init__(
+        self,
+        engine: Any,
+        gconfig: Any,
+        *,
+        timeout: float = 600.0,
+        on_answer: Callable[[int], object] | None = None,
+    ) -> None:
         self._engine = engine
         self._gconfig = gconfig
         self._timeout = timeout
+        self._on_answer = on_answer or (lambda _: None)
 
     async def generate(
         self,
@@ -126,6 +135,7 @@ class ArealEngine(TokenEngine):
         if session:
             request.rid = session
         version, response = await self._answer(request)
+        self._on_answer(int(self._engine.get_version()))
         if list(response.input_tokens) != prompt:
             raise PolicyGarbage("AReaL answered another prompt than the one that it was given")
         return Generation(

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import platform
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,13 +67,16 @@ class Sessions:
         self.plan = plan
         self._engine = engine
         policy = TokenPolicy(
-            ArealEngine(engine, plan.gconfig, timeout=plan.turn_timeout),
+            ArealEngine(
+                engine, plan.gconfig, timeout=plan.turn_timeout, on_answer=self._set_version
+            ),
             plan.renderer,
             sampling=Sampling(temperature=plan.gconfig.temperature),
             max_tokens=plan.gconfig.max_new_tokens,
             timeout=plan.session_timeout,
         )
-        name = f"{platform.node() or 'host'}-{os.getpid()}-{next(_numbers)}"
+        began = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        name = f"{began}-{platform.node() or 'host'}-{os.getpid()}-{next(_numbers)}"
         options = {"deadline": plan.session_timeout, **plan.runner_options}
         options["concurrency"] = plan.concurrency or _admitted(engine) * plan.samples
         self.path = Path(plan.store) / name
@@ -88,7 +92,8 @@ class Sessions:
         if self._follower is None:
             self._follower = asyncio.create_task(self._follow(), name="trajgym-areal-follower")
         if self._follower.done():
-            raise RolloutFailed("following AReaL's pauses and versions ended early")
+            error = None if self._follower.cancelled() else self._follower.exception()
+            raise RolloutFailed(f"AReaL's engine can't be followed: {error!r}") from error
         return (await self._rollouts.play([task]))[0]
 
     async def close(self) -> None:
@@ -99,11 +104,16 @@ class Sessions:
             await asyncio.wait([follower])
         await self._rollouts.close()
 
+    def _set_version(self, version: int) -> None:
+        runner = self._rollouts.runner
+        if runner is not None and version > runner.version:
+            runner.set_version(version)
+
     async def _follow(self) -> None:
         while True:
+            self._set_version(self._engine.get_version())
             runner = self._rollouts.runner
             if runner is not None:
-                runner.set_version(max(runner.version, self._engine.get_version()))
                 if is_paused(self._engine):
                     runner.pause()
                 else:

@@ -19,6 +19,7 @@ from trajgym.adapters._areal_sessions import Plan, sessions_for
 from trajgym.adapters._areal_tasks import as_deriver, as_spec, read_task
 from trajgym.adapters._areal_tensors import areal_tensors
 from trajgym.adapters._groups import group_rows
+from trajgym.envs import Budgets
 from trajgym.rollout import renderer_for
 from trajgym.trajectory import InvalidInput
 
@@ -50,7 +51,7 @@ class TrajgymWorkflow(RolloutWorkflow):  # type: ignore[misc]
     None, which frees its capacity. Sessions run on AReaL's event loop with the same runner that
     collects data sets; each process and engine writes a run of its own below ``store``.
 
-    Every argument may be plain data, so that AReaL can send it to other processes.
+    Arguments may be plain data, so that AReaL can send them to other processes.
 
     Args:
         env: the environment: a spec, its name, or ``{"id": ..., "config": {...}}``.
@@ -72,7 +73,7 @@ class TrajgymWorkflow(RolloutWorkflow):  # type: ignore[misc]
         skip_flat: give None for groups from which nothing can be learned.
         evaluation: allow settings that a trained policy must not sample with, such as ``greedy``.
         **runner_options: more settings of :class:`trajgym.rollout.Runner`, such as ``retries``,
-            ``budgets`` or ``max_staleness``.
+            ``budgets`` (also as a dict) or ``max_staleness``.
 
     Raises:
         InvalidInput: settings that don't fit a policy that is trained.
@@ -103,6 +104,8 @@ class TrajgymWorkflow(RolloutWorkflow):  # type: ignore[misc]
         chosen = _as_gconfig(gconfig)
         if not evaluation:
             check_distribution(chosen)
+        if isinstance(budgets := runner_options.get("budgets"), dict):
+            runner_options["budgets"] = Budgets.from_json(budgets)
         for name, value in (("turn_timeout", turn_timeout), ("session_timeout", session_timeout)):
             if not value > 0:
                 raise InvalidInput(f"{name} is {value}; AReaL needs a deadline for every episode")

@@ -10,6 +10,7 @@ from trajgym.adapters._files import Parquet
 from trajgym.adapters._images import IMAGE_COLUMNS, image_values
 from trajgym.adapters._rows import COMMON, common
 from trajgym.adapters._stream import need, rows_of
+from trajgym.adapters._verl_rows import split
 from trajgym.rewards import Advantages, Rewards
 
 if TYPE_CHECKING:
@@ -85,24 +86,22 @@ def _numbered(tree: SessionTree, rows: list[TrainingRow]) -> list[tuple[int, Tra
 def _record(
     tree: SessionTree, row: TrainingRow, uid: str, index: int, *, advantages: bool
 ) -> dict[str, Any]:
-    assert row.reward is not None
-    start = int(np.argmax(row.loss_mask))
+    parts = split(row)
     record = common(row)
     record["trajgym_session"] = record.pop("session")
     record |= {
         "uid": uid,
         "session_id": tree.record.sample + _ATTEMPT * row.attempt,
         "index": index,
-        "prompts": row.input_ids[:start].astype(np.int64),
-        "responses": row.input_ids[start:].astype(np.int64),
-        "response_mask": row.loss_mask[start:].astype(np.int64),
-        "rollout_log_probs": row.logprobs[start:],
-        "rm_scores": row.reward[start:],
-        "min_global_steps": int(row.version_low[row.loss_mask].min()),
-        "max_global_steps": int(row.version_high.max()),
+        "prompts": parts.prompt.astype(np.int64),
+        "responses": parts.response.astype(np.int64),
+        "response_mask": parts.mask.astype(np.int64),
+        "rollout_log_probs": parts.logprobs,
+        "rm_scores": parts.rewards,
+        "min_global_steps": parts.version_low,
+        "max_global_steps": parts.version_high,
         "reward_extra_info": "{}",
     }
     if advantages:
-        assert row.advantage is not None
-        record["advantages"] = row.advantage[start:]
+        record["advantages"] = parts.advantages
     return record

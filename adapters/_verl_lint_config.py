@@ -19,14 +19,16 @@ _DEFAULTS: dict[str, Any] = {
     f"{_ROLLOUT}.n": 1,
     f"{_ROLLOUT}.top_p": 1,
     f"{_ROLLOUT}.top_k": -1,
-    f"{_ROLLOUT}.calculate_log_probs": False,
+    f"{_ROLLOUT}.calculate_log_probs": True,
     f"{_ROLLOUT}.logprobs_mode": "processed_logprobs",
     f"{_ROLLOUT}.agent.default_agent_loop": "single_turn_agent",
     f"{_ROLLOUT}.agent.num_workers": 8,
     f"{_ROLLOUT}.multi_turn.max_tool_response_length": 256,
     f"{_ROLLOUT}.multi_turn.max_parallel_calls": 1,
+    "actor_rollout_ref.actor.ppo_mini_batch_size": 256,
     "algorithm.adv_estimator": "gae",
     "algorithm.use_kl_in_reward": False,
+    "data.train_batch_size": 1024,
     "data.truncation": "error",
     "data.pad_mode": "no_padding",
     "data.max_prompt_length": 512,
@@ -262,6 +264,15 @@ def _rows(config: Config) -> Iterator[LintFinding]:
             "v0-workers",
             f"{_ROLLOUT}.agent.num_workers",
             f"the old trainer splits {batch} prompts over {workers} workers and fails",
+            "choose a divisor of data.train_batch_size",
+        )
+    mini = config.get("actor_rollout_ref.actor.ppo_mini_batch_size")
+    if config.get("trainer.use_v1") and batch % mini:
+        yield LintFinding(
+            "padded-batch",
+            "actor_rollout_ref.actor.ppo_mini_batch_size",
+            f"a batch of {batch} prompts is filled up with empty rows to a multiple of {mini}, and "
+            "mini-batches are counted in rows: some hold next to nothing",
             "choose a divisor of data.train_batch_size",
         )
     limit = config.get(f"{_ROLLOUT}.max_model_len")

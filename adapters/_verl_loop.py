@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,23 +19,22 @@ from verl.experimental.agent_loop.agent_loop import (
 
 from trajgym.adapters._errors import RolloutFailed
 from trajgym.adapters._verl_engine import VerlEngine
-from trajgym.adapters._verl_process import renderer_of, slots, store_at
+from trajgym.adapters._verl_process import open_env, record_member, renderer_of, slots, store_at
 from trajgym.adapters._verl_rows import describe_row, in_order, main_row, rewarded_rows, split
 from trajgym.adapters._verl_settings import COLUMN, LoopSettings, Work, read_settings
 from trajgym.envs import Session
 from trajgym.rollout import TokenPolicy, derive_seed, run_session
-from trajgym.trajectory import InvalidInput, TrajgymError
+from trajgym.trajectory import InvalidInput, Member, TrajgymError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from trajgym.rollout import Expansion, Renderer
     from trajgym.trajectory import SessionTree, Store, TrainingRow
 
 __all__ = ["DenseOutput", "TrajgymAgentLoop"]
 
 _log = logging.getLogger(__name__)
-_HANDED = frozenset({"name", "tools", "hf_model_type"})
-"""Constructor arguments that are verl's own."""
 
 
 class DenseOutput(AgentLoopOutput):  # type: ignore[misc]
@@ -73,6 +73,7 @@ class TrajgymAgentLoop(AgentLoopBase):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         names = LoopSettings.model_fields
         self._entry = {key: value for key, value in kwargs.items() if key in names}
+        self._copy = uuid.uuid4().hex[:8]
         super().__init__(*args, **{k: v for k, v in kwargs.items() if k not in names})
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> Any:
@@ -129,9 +130,12 @@ class TrajgymAgentLoop(AgentLoopBase):  # type: ignore[misc]
         if not uid or "_" in uid:
             raise InvalidInput(f"uid {uid!r}: verl splits keys at underscores")
         derivers, deriver = settings.reward_derivers(), settings.group_deriver()
+        expansion = settings.session_expansion()
         store = await store_at(settings.store)
+        async with asyncio.timeout(settings.deadline):
+            await open_env(work.env)
         async with slots(settings.concurrency):
-            session = await self._session(settings, work, params, row, store)
+            session = await self._session(settings, work, expansion, params, row, store)
         if session is None:
             return []
 
@@ -152,6 +156,7 @@ class TrajgymAgentLoop(AgentLoopBase):  # type: ignore[misc]
         self,
         settings: LoopSettings,
         work: Work,
+        expansion: Expansion | None,
         params: Mapping[str, Any],
         row: Mapping[str, Any],
         store: Store | None,
@@ -174,22 +179,7 @@ class TrajgymAgentLoop(AgentLoopBase):  # type: ignore[misc]
                 budgets=work.budgets,
                 labels={"policy": "engine:verl", "step": str(step)},
             )
-            engine = VerlEngine(
-                self.server_manager,
-                params,
-                prompt_length=int(self.rollout_config.prompt_length),
-                response_length=int(self.rollout_config.response_length),
-                padded=settings.outputs == "main",
-                version=step,
-                logprobs_mode=self.rollout_config.get("logprobs_mode", "processed_logprobs"),
-            )
-            policy = TokenPolicy(
-                engine,
-                renderer,
-                sampling=engine.sampling,
-                max_tokens=settings.max_tokens,
-                timeout=settings.turn_timeout,
-            )
+            policy = self._policy(settings, renderer, params, step)
             await run_session(
                 session,
                 policy,
@@ -197,19 +187,50 @@ class TrajgymAgentLoop(AgentLoopBase):  # type: ignore[misc]
                 sample=sample,
                 seed=settings.seed,
                 deadline=settings.deadline,
-                expansion=settings.session_expansion(),
+                expansion=expansion,
             )
-            if session.status.scored:
-                return session
             state = session.attempt
+            scored = state.status.scored
+            await record_member(
+                store,
+                uid,
+                work.task,
+                int(self.rollout_config.n),
+                Member(session.id, sample, "" if scored else str(state.status)),
+                last=scored or attempt == settings.retries,
+            )
+            if scored:
+                return session
             _log.warning("session %s: %s: %s", session.id, state.status, state.cause)
         return None
+
+    def _policy(
+        self, settings: LoopSettings, renderer: Renderer, params: Mapping[str, Any], step: int
+    ) -> TokenPolicy:
+        """Return a policy for one session: the engine follows its context."""
+        config = self.rollout_config
+        engine = VerlEngine(
+            self.server_manager,
+            params,
+            prompt_length=int(config.prompt_length),
+            response_length=int(config.response_length),
+            padded=settings.outputs == "main",
+            version=step,
+            logprobs_mode=config.get("logprobs_mode", "processed_logprobs"),
+        )
+        return TokenPolicy(
+            engine,
+            renderer,
+            sampling=engine.sampling,
+            max_tokens=settings.max_tokens,
+            timeout=settings.turn_timeout,
+        )
 
     def _name(self, row: Mapping[str, Any], attempt: int) -> str:
         if "session_id" in row:
             name = f"{row['uid']}-{row['session_id']}"
         else:  # V0 repeats a row without numbering the copies
-            name = f"{row['uid']}-{id(self):x}"
+            name = f"{row['uid']}-{self._copy}"
         return f"{name}.{attempt}" if attempt else name
 
     def _output(self, tree: SessionTree, row: TrainingRow) -> DenseOutput:

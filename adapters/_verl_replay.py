@@ -36,11 +36,11 @@ class ReplayShape:
     Args:
         experiment: ``trainer.experiment_name``.
         project: ``trainer.project_name``.
-        prompts: ``data.gen_batch_size``, or ``data.train_batch_size``.
+        prompts: ``data.train_batch_size``.
         samples: ``actor_rollout_ref.rollout.n``.
         prompt_length: ``data.max_prompt_length``.
         response_length: ``data.max_response_length``.
-        inner: ``parameter_sync_step`` of the trainer mode.
+        fetched: ``data.gen_batch_size``, if it is set.
 
     Raises:
         InvalidInput: a number below 1.
@@ -52,10 +52,10 @@ class ReplayShape:
     samples: int
     prompt_length: int
     response_length: int
-    inner: int = 1
+    fetched: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("prompts", "samples", "prompt_length", "response_length", "inner"):
+        for name in ("prompts", "samples", "prompt_length", "response_length"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"replay: {name} is {getattr(self, name)}; at least 1")
 
@@ -64,26 +64,29 @@ class ReplayShape:
         """Read verl's configuration, whole and resolved.
 
         Raises:
-            InvalidInput: a key is missing.
+            InvalidInput: a key is missing, or the trainer is asynchronous: it would submit its
+                prompts before their step.
         """
         try:
             data, trainer = config["data"], config["trainer"]
-            mode = trainer["v1"][trainer["v1"]["trainer_mode"].removeprefix("trajgym_")]
+            mode = str(trainer["v1"]["trainer_mode"])
+            if mode.removeprefix("trajgym_") != "sync":
+                raise InvalidInput(f"replay: trainer.v1.trainer_mode is {mode!r}; use sync")
             return cls(
                 experiment=trainer["experiment_name"],
                 project=trainer["project_name"],
-                prompts=int(data.get("gen_batch_size") or data["train_batch_size"]),
+                prompts=int(data["train_batch_size"]),
                 samples=int(config["actor_rollout_ref"]["rollout"]["n"]),
                 prompt_length=int(data["max_prompt_length"]),
                 response_length=int(data["max_response_length"]),
-                inner=int((mode or {}).get("parameter_sync_step", 1)),
+                fetched=data.get("gen_batch_size"),
             )
         except (KeyError, TypeError) as error:
             raise InvalidInput(f"replay: verl's configuration lacks {error}") from error
 
     def folder(self, root: Path) -> Path:
         """Return where verl looks for steps."""
-        sizes = f"GBS{self.prompts}_N{self.samples}_in{self.prompt_length}"
+        sizes = f"GBS{self.fetched or self.prompts}_N{self.samples}_in{self.prompt_length}"
         return root / f"{self.experiment}_{self.project}" / f"{sizes}_out{self.response_length}"
 
 
@@ -139,23 +142,17 @@ def write_replay(
     )
     size = shape.prompts * shape.samples
     rows = _fitting(export, shape)
-    number = 0
+    step = first_step
     while batch := list(itertools.islice(rows, size)):
-        step, inner = divmod(number, shape.inner)
-        folder = root / str(first_step + step) / str(inner)
-        fields, tags, keys = _batch(batch, shape, first_step + step)
+        fields, tags, keys = _batch(batch, shape, step)
         data = list_of_dict_to_tensordict(fields)
-        _save(folder, {"tensordict": data, "tags": tags, "keys": keys}, first_step + step)
+        folder = root / str(step) / "0"
+        _save(folder, {"tensordict": data, "tags": tags, "keys": keys}, step)
         report.files.append(folder / "tq_batch.pt")
-        number += 1
-    if not number:
+        step += 1
+    if step == first_step:
         raise InvalidInput("replay: nothing to train on: every session was left out; see report")
-    if number % shape.inner:
-        raise InvalidInput(
-            f"replay: {number} batches, and a step takes {shape.inner}: the last step is "
-            "incomplete, and verl would sample instead; record more sessions",
-        )
-    return number // shape.inner
+    return step - first_step
 
 
 def _fitting(export: Export, shape: ReplayShape) -> Iterator[_Row]:

@@ -1,6 +1,8 @@
 #!/bin/sh
-# Compares our estimators with verl's own, in a virtual environment of their own: verl brings
-# PyTorch, Ray and a pinned transformers. A CPU is enough.
+# Tests against the real verl on a CPU, in an environment of their own (.venv-verl): agent loop,
+# trainers, data, and our estimators beside verl's. Only inference servers are replaced.
+#
+#   scripts/test-verl.sh [pytest arguments]
 #
 # PYTHON  the Python to build it with (default python3)
 # TORCH   the PyTorch to install first (default torch==2.13.0, whose PyPI file runs on a CPU);
@@ -19,4 +21,5 @@ fi
 
 # verl's wheel has a top-level package `tests` too: `-m pytest` from here puts ours first.
 # Ray must not write a token file into the user's home for an import.
-RAY_AUTH_MODE=disabled exec "$venv/bin/python" -m pytest tests/verl_differential -m verl "$@"
+export RAY_AUTH_MODE=disabled HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+exec "$venv/bin/python" -m pytest tests/verl_differential tests/verl -m verl "$@"

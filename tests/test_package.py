@@ -67,8 +67,7 @@ def test_core_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "package",
-    ["envs.sandbox", "envs.search", "envs.swe", "rollout", "adapters", "adapters.areal"],
+    "package", ["envs.sandbox", "envs.search", "envs.swe", "rollout", "adapters", "adapters.areal"]
 )
 def test_other_packages_import_heavy_ones_only_where_they_use_them(package: str) -> None:
     """Nor do the other packages, until a class that needs one is used."""
@@ -107,3 +106,8 @@ def test_public_names_are_documented(package: str) -> None:
             ):
                 bare.append(f"{name}.{attribute}")
     assert bare == []
+
+
+def test_the_verl_adapter_imports_verl_only_where_it_uses_it() -> None:
+    """Writing data for verl and checking its settings load neither verl nor torch."""
+    assert loaded_by("import trajgym.adapters.verl, trajgym.adapters._verl_lint") & HEAVY == set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,11 +20,12 @@ from trajgym.adapters.verl import write_prompts
 from trajgym.envs import EnvSpec
 from trajgym.trajectory import InvalidInput, Task
 
+ROOT = Path(__file__).parent.parent.parent
 ENV = EnvSpec(id="tests.worlds:Counter")
 SOUND: dict[str, Any] = {
     "actor_rollout_ref": {"rollout": {"n": 8, "calculate_log_probs": True}},
     "algorithm": {"adv_estimator": "trajgym"},
-    "data": {"train_batch_size": 16},
+    "data": {"train_batch_size": 512},
     "trainer": {"v1": {"trainer_mode": "trajgym_sync"}},
     "trajgym": {"deriver": {"name": "gigpo"}},
 }
@@ -74,6 +76,7 @@ def test_a_sound_configuration_is_not_blamed(tmp_path: Path) -> None:
         ("one-row", {**STOCK, "trajgym.seed": 1, "trainer.use_v1": False}),
         ("one-row", {**STOCK, "trajgym.seed": 1, "async_training.staleness_threshold": 0.1}),
         ("v0-workers", {"trainer.use_v1": False, f"{ROLLOUT}.agent.num_workers": 3}),
+        ("padded-batch", {"data.train_batch_size": 300}),
         ("short-context", {f"{ROLLOUT}.max_model_len": 600}),
         ("section", {"trajgym.maximum": 1}),
         ("section", {"trajgym.expansion": {"name": "bush"}}),
@@ -207,3 +210,23 @@ def test_the_command_says_what_to_write(tmp_path: Path) -> None:
     assert done.returncode == 1
     for part in ("no-logprobs", f"{ROLLOUT}.calculate_log_probs", "fix: set it to True"):
         assert part in done.stdout
+
+
+def test_the_pages_commands_run(tmp_path: Path) -> None:
+    """What docs/verl.md says to type before training works as it stands, in the project's root."""
+    text = (ROOT / "docs" / "verl.md").read_text()
+    prepare, check = (
+        next(line for line in text.splitlines() if part in line)
+        for part in ("prepare.py", "trajgym lint verl examples")
+    )
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    paths = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for line in (prepare, check):
+        done = subprocess.run(
+            ["sh", "-c", line],
+            cwd=tmp_path,
+            env={**os.environ, **paths},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr

@@ -58,6 +58,19 @@ def test_an_environment_is_played_through_the_proxy(
         assert str(turn.message["content"]) in text
 
 
+@pytest.mark.parametrize(
+    "proxy", [{"chat_template_type": "concat", "export_style": "concat"}], indirect=True
+)
+def test_areal_sees_one_conversation(proxy: tuple[Any, str], tmp_path: Path) -> None:
+    """The messages come back to AReaL as it sent them: its tree of completions is one path."""
+    agent = EnvAgent("test/areal", tmp_path, max_tokens=8)
+    (trajectory,) = rollout(proxy, agent, task_dataset(some(1)))
+    assert trajectory["input_ids"].shape[0] == 1
+    with Run(tmp_path) as run:
+        (summary,) = run.summaries()
+        assert len(run.session(summary.record.id).turns) == 3
+
+
 def test_a_failed_session_is_rejected_and_not_a_zero(
     proxy: tuple[Any, str], tmp_path: Path
 ) -> None:

@@ -107,9 +107,9 @@ def unpadded(trajectory: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def hold(server: Any) -> None:
-    """Let two responses stop half-way, where the next weight update finds them."""
+    """Let a response stop half-way, where the next weight update finds it."""
     server.held.clear()
-    server.hold = 2
+    server.hold = 1
 
 
 def train_step(engine: Any, server: Any) -> None:
@@ -280,6 +280,7 @@ def test_named_by_a_string_it_shares_one_run(
         "samples": 2,
         "gconfig": {"max_new_tokens": 8, "max_tokens": 512},
         "deriver": {"name": "grpo", "settings": {}},
+        "budgets": {"turns": 2},
     }
     for element in _data(some(2)):
         made.submit(element, "trajgym.adapters.areal.TrajgymWorkflow", workflow_kwargs=plain)
@@ -287,6 +288,8 @@ def test_named_by_a_string_it_shares_one_run(
     assert [trajectory["input_ids"].shape[0] for trajectory in found] == [2, 2]
     made.destroy()
     assert len(list(tmp_path.iterdir())) == 1
+    _, trees = recorded(tmp_path)
+    assert {len(tree.turns) for tree in trees.values()} == {2}
 
 
 def test_two_plans_for_one_store_are_refused(
@@ -297,6 +300,30 @@ def test_two_plans_for_one_store_are_refused(
     first = within(WITHIN, made.rollout_batch, _data(some(1)), workflow(tiny, tmp_path))
     assert len(first) == 1
     made.submit(_data(some(1))[0], workflow(tiny, tmp_path, samples=2))
+    assert within(WITHIN, made.wait, 1) == [None]
+
+
+def test_members_too_old_leave_their_group(
+    tiny: Any, server: Any, engine: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Held through an update, a session is older than its bound, which AReaL only admits by."""
+    made = engine(max_head_offpolicyness=2)
+    hold(server)
+    made.submit(_data(some(1))[0], workflow(tiny, tmp_path, samples=1, max_staleness=0))
+    train_step(made, server)
+    server.hold = 0
+    assert within(WITHIN, made.wait, 1) == [None]
+    made.destroy()
+    (group,), _ = recorded(tmp_path)
+    assert [member.left for member in group.members] == ["stale"]
+
+
+def test_groups_that_teach_nothing_can_be_left_out(
+    tiny: Any, engine: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A group of one has no advantage: with skip_flat it is no batch's member."""
+    made = engine()
+    made.submit(_data(some(1))[0], workflow(tiny, tmp_path, samples=1, skip_flat=True))
     assert within(WITHIN, made.wait, 1) == [None]
 
 

@@ -21,30 +21,33 @@ ROOT = Path(__file__).parent.parent.parent
 PROMPT, RESPONSE = 384, 512
 
 
-def configuration(tiny: Tiny, *overrides: str) -> Any:
+def composed(*overrides: str) -> Any:
     """Compose verl's own configuration."""
     import verl
     from hydra import compose, initialize_config_dir
 
     folder = Path(verl.__file__).parent / "trainer" / "config"
     with initialize_config_dir(config_dir=str(folder), version_base=None):
-        return compose(
-            "ppo_trainer",
-            overrides=[
-                f"actor_rollout_ref.model.path={tiny.path}",
-                "actor_rollout_ref.rollout.name=vllm",
-                "actor_rollout_ref.rollout.n=4",
-                "actor_rollout_ref.rollout.calculate_log_probs=True",
-                "actor_rollout_ref.rollout.agent.num_workers=1",
-                f"data.max_prompt_length={PROMPT}",
-                f"data.max_response_length={RESPONSE}",
-                "data.train_batch_size=2",
-                "trainer.nnodes=1",
-                "trainer.n_gpus_per_node=1",
-                "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
-                *overrides,
-            ],
-        )
+        return compose("ppo_trainer", overrides=list(overrides))
+
+
+def configuration(tiny: Tiny, *overrides: str) -> Any:
+    """Compose the configuration of a small run."""
+    return composed(
+        f"actor_rollout_ref.model.path={tiny.path}",
+        "actor_rollout_ref.rollout.name=vllm",
+        "actor_rollout_ref.rollout.n=4",
+        "actor_rollout_ref.rollout.calculate_log_probs=True",
+        "actor_rollout_ref.rollout.agent.num_workers=1",
+        f"data.max_prompt_length={PROMPT}",
+        f"data.max_response_length={RESPONSE}",
+        "data.train_batch_size=2",
+        "reward.num_workers=1",
+        "trainer.nnodes=1",
+        "trainer.n_gpus_per_node=1",
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
+        *overrides,
+    )
 
 
 class Chain:
@@ -61,18 +64,27 @@ class Chain:
         config: Any = None,
         step: int = 4,
         validate: bool = False,
+        rewards: bool = False,
     ) -> Rows:
-        """Let verl run every prompt of a file, and return what its trainer would sample."""
+        """Let verl run every prompt of a file, and return what its trainer would sample.
+
+        With ``rewards`` verl's reward workers run too, as they do in a real training.
+        """
         import transfer_queue as tq
         from omegaconf import OmegaConf
+        from verl.experimental.reward_loop import RewardLoopManager
         from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
         from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
         from verl.utils import tensordict_utils as tu
         from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
 
         config = config or configuration(self.tiny, *overrides)
+        rewarding = RewardLoopManager(config).reward_loop_workers if rewards else None
         manager = AgentLoopManagerTQ.create(
-            config=config, llm_client=servers, teacher_client=None, reward_loop_worker_handles=None
+            config=config,
+            llm_client=servers,
+            teacher_client=None,
+            reward_loop_worker_handles=rewarding,
         )
         try:
             rows = RLHFDataset([str(data)], self.tiny.tokenizer, config.data)
@@ -99,7 +111,7 @@ class Chain:
         finally:
             import ray
 
-            for worker in manager.agent_loop_workers:
+            for worker in [*manager.agent_loop_workers, *(rewarding or [])]:
                 ray.kill(worker)
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.trl.tiny import tasks
-from tests.verl.chain import configuration
+from tests.verl.chain import composed, configuration
 from tests.verl.fake import FakeServers, one_of_all, talk
 from trajgym.adapters.verl import write_prompts
 from trajgym.envs import EnvSpec
 from trajgym.rewards import apply, get_deriver
 from trajgym.rollout import FakeCall, PolicyUnavailable
-from trajgym.trajectory import Group, Member, Message, Run, SessionTree, build_rows
+from trajgym.trajectory import Message, Run, build_rows
 
 WORDS = EnvSpec(id="tests.trl.tiny:Words")
 
@@ -28,8 +32,11 @@ def prompts(tmp_path: Path) -> Path:
 
 
 def test_a_column_is_enough(chain: Any, prompts: Path) -> None:
-    """With agent_name in the data, verl's workers play our sessions and queue their rows."""
-    rows = chain.rollout(prompts, FakeServers())
+    """With agent_name in the data, verl's workers play our sessions and queue their rows.
+
+    Its reward workers, which know no rule for this data, are not asked.
+    """
+    rows = chain.rollout(prompts, FakeServers(), rewards=True)
     assert set(rows.statuses.values()) == {"finished"}
     scores = {key: sum(values) for key, values in rows.by_key("rm_scores").items()}
     assert scores == pytest.approx({(p, s, 0): s / 3 for p in range(2) for s in range(4)})
@@ -56,34 +63,15 @@ def test_a_failed_session_leaves_its_siblings(chain: Any, prompts: Path) -> None
     }
 
 
-def recorded(folder: Path) -> dict[str, SessionTree]:
-    found: dict[str, SessionTree] = {}
-    for path in folder.glob("worker-*"):
-        with Run(path) as run:
-            found |= {tree.record.id: tree for tree in run.sessions()}
-    return found
-
-
-def expected(trees: dict[str, SessionTree], deriver: str, uids: list[str]) -> dict[Any, Any]:
+def expected(folder: Path, deriver: str, uids: list[str]) -> dict[Any, Any]:
     """Return advantages of recorded sessions by prompt, session and turns of the row."""
-    groups = [
-        Group(
-            id=uid,
-            task="t",
-            planned=4,
-            members=[
-                Member(name, tree.record.sample)
-                for name, tree in trees.items()
-                if tree.record.group == uid
-            ],
-            sealed=True,
-        )
-        for uid in uids
-    ]
     made = get_deriver(deriver)
-    values = made.derive(made.table(groups, trees.values()))
+    with Run(folder) as run:
+        trees, groups = list(run.sessions()), list(run.groups())
+    assert [group.sealed for group in groups] == [True, True]
+    values = made.derive(made.table(groups, trees))
     found = {}
-    for tree in trees.values():
+    for tree in trees:
         for row in apply(build_rows(tree).rows, values):
             assert row.advantage is not None
             place = uids.index(str(tree.record.group)), tree.record.sample
@@ -115,14 +103,14 @@ def test_our_trainer_has_the_derivers_advantages(
         "trainer.v1.trainer_mode=trajgym_sync",
         "algorithm.adv_estimator=trajgym",
         f"+trajgym.deriver.name={deriver}",
-        f"+trajgym.store={tmp_path}",
+        f"+trajgym.store={tmp_path / 'run'}",
         *more,
     )
     trainer = StepSyncTrainer(config)
     assert config.trainer.v1.trainer_mode == "sync"
     rows = chain.rollout(prompts, FakeServers(said), config=config)
     found = rows.advantages(trainer)
-    wanted = expected(recorded(tmp_path), deriver, rows.uids)
+    wanted = expected(tmp_path / "run", deriver, rows.uids)
     assert len(found) == len(wanted) >= 8
     assert any(any(values) for values in wanted.values())
     places: dict[Any, list[Any]] = {}
@@ -135,3 +123,119 @@ def test_our_trainer_has_the_derivers_advantages(
         )
     assert rows.metrics["trajgym/sessions"] == 8
     assert rows.metrics["trajgym/groups_that_shrank"] == 0
+
+
+def test_padding_rows_get_no_advantage(chain: Any, prompts: Path) -> None:
+    """Rows that verl pads a batch with copy a real row's fields, but count in no group."""
+    from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
+
+    from trajgym.adapters.verl import StepSyncTrainer
+
+    config = configuration(
+        chain.tiny,
+        "trainer.v1.trainer_mode=trajgym_sync",
+        "algorithm.adv_estimator=trajgym",
+        "+trajgym.deriver.name=grpo",
+    )
+    trainer = StepSyncTrainer(config)
+    rows = chain.rollout(prompts, FakeServers(), config=config)
+    rows.batch = upsample_batch_to_divisible_size(rows.batch, 5, chain.tiny.tokenizer.eos_token_id)
+    rows.uids += {key.split("_")[0] for key in rows.batch.keys} - set(rows.uids)
+    found = rows.advantages(trainer)
+    assert len(found) == 10
+    padding = [values for (prompt, _, _), values in found.items() if prompt == 2]
+    assert padding == [[0.0], [0.0]]
+    assert rows.metrics["trajgym/sessions"] == 8
+    assert {values[0] > 0 for (_, session, _), values in found.items() if session == 3} == {True}
+
+
+def test_validation_is_played_too(chain: Any, prompts: Path) -> None:
+    """With verl's settings for validation, rows go to that partition, one for each prompt."""
+    rows = chain.rollout(prompts, FakeServers(), validate=True)
+    assert rows.batch.partition_id == "val"
+    assert {(p, s) for p, s, _ in rows.by_key("uid")} == {(0, 0), (1, 0)}
+    info = [fields["reward_extra_info"] for fields in rows.get("extra_fields")]
+    assert len({tuple(one) for one in info}) == 1
+    assert all(isinstance(value, float) for one in info for value in one.values())
+
+
+def test_a_wrong_configuration_ends_the_training(chain: Any, prompts: Path) -> None:
+    """An environment that is given twice gives no row at all, and verl's trainer stops there."""
+    with pytest.raises(RuntimeError, match="no materializable trajectories"):
+        chain.rollout(prompts, FakeServers(), "+trajgym.env.id=tests.trl.tiny:Words")
+
+
+async def test_the_old_trainers_worker(tiny: Any, prompts: Path) -> None:
+    """Verl's V0 worker pads our main rows, with the score on the last token, a sampled one."""
+    from verl import DataProto
+    from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
+    from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
+
+    old = ["trainer.use_v1=False", "+trajgym.outputs=main"]
+    config = configuration(tiny, *old)
+    servers = FakeServers(lambda call: "maybe" if call.turn else "a")
+    worker = AgentLoopWorker(config, servers)
+    data = RLHFDataset([str(prompts)], tiny.tokenizer, config.data)
+    batch = collate_fn([data[i] for i in range(2)])
+    batch["uid"] = np.array(["u0", "u1"], dtype=object)
+    given = DataProto.from_single_dict(batch, meta_info={"global_steps": 7, "validate": False})
+    out = await worker.generate_sequences(given.repeat(2, interleave=True))
+    scores, mask = out.batch["rm_scores"], out.batch["response_mask"]
+    assert scores.sum(1).tolist() == pytest.approx([2 / 3] * 4)
+    assert (mask[scores != 0] == 1).all()
+    assert out.batch["rollout_log_probs"][mask == 1].ne(0).all()
+    assert out.non_tensor_batch["trajgym_passed"].tolist() == [1.0] * 4
+
+
+PLUGIN = """
+import sys
+import verl
+from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
+from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+from verl.trainer.ppo.v1 import get_trainer_cls
+print(_agent_loop_registry["trajgym"]["_target_"])
+print(get_adv_estimator_fn("trajgym").__name__)
+print(*(get_trainer_cls(f"trajgym_{mode}").__name__
+        for mode in ("sync", "colocate_async", "separate_async")))
+"""
+
+
+def test_installing_is_enough(tmp_path: Path) -> None:
+    """In any process that imports verl, loop, estimator and trainers are there by name."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PLUGIN], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[-3:] == [
+        "trajgym.adapters._verl_loop.TrajgymAgentLoop",
+        "given_advantages",
+        "StepSyncTrainer StepColocateAsyncTrainer StepSeparateAsyncTrainer",
+    ], done.stderr
+
+
+def test_a_plugin_that_fails_says_so(tmp_path: Path) -> None:
+    """Verl hides what goes wrong in plug-ins; ours logs it where everybody sees it."""
+    fake = tmp_path / "verl-0.8.0.dist-info"
+    fake.mkdir()
+    (fake / "METADATA").write_text("Metadata-Version: 2.1\nName: verl\nVersion: 0.8.0\n")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", "import verl"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0
+    assert "trajgym's plug-in for verl does not work here" in done.stderr
+    assert "verl 0.8.0 is installed" in done.stderr
+
+
+def test_the_linters_defaults_are_verls() -> None:
+    """What `trajgym lint` takes for verl's defaults are those of the installed verl."""
+    from omegaconf import OmegaConf
+
+    from trajgym.adapters._verl_lint_config import _DEFAULTS
+
+    config = composed()
+    for key, value in _DEFAULTS.items():
+        if key == "data.pad_mode":
+            continue  # of the SFT trainer
+        assert OmegaConf.select(config, key, default="?") == value, key

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import json
 import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.conftest import load_golden
 from tests.trl.tiny import Words, calls, tasks
 from tests.verl.chain import PROMPT, RESPONSE, loop, row, sampling
 from tests.verl.fake import FakeServers
+from trajgym.adapters._verl_rows import split
 from trajgym.adapters.verl import RolloutFailed
-from trajgym.envs import EnvSpec
-from trajgym.trajectory import Run, build_rows
+from trajgym.envs import EnvSpec, register
+from trajgym.trajectory import InvalidRow, Run, Task, build_rows
 
 WORDS = EnvSpec(id="tests.trl.tiny:Words")
 (TASK,) = tasks(1)
 
 
 def stored(folder: Path) -> list[Any]:
-    """Return the sessions of all of a folder's stores."""
-    found: list[Any] = []
-    for path in sorted(folder.glob("worker-*")):
-        with Run(path) as run:
-            found += list(run.sessions())
-    return found
+    """Return the sessions that worker processes recorded in a folder."""
+    with Run(folder) as run:
+        return list(run.sessions())
 
 
 async def test_the_output_is_what_was_sampled(tiny: Any, tmp_path: Path) -> None:
@@ -104,6 +106,10 @@ async def test_a_failed_session_is_tried_again(tiny: Any, tmp_path: Path) -> Non
         "failed:policy",
         "truncated:turns",
     ]
+    with Run(tmp_path) as run:
+        (group,) = run.groups()
+    assert [member.left for member in group.members] == ["failed:policy", ""]
+    assert not group.sealed
 
 
 async def test_a_session_has_a_deadline(tiny: Any, tmp_path: Path) -> None:
@@ -201,6 +207,55 @@ async def test_versions_are_always_whole_numbers(tiny: Any) -> None:
     steps = [output.extra_fields[name] for name in ("min_global_steps", "max_global_steps")]
     assert steps == [7, 7]
     assert all(type(step) is int for step in steps)
+
+
+async def test_a_uid_with_an_underscore_is_refused(
+    tiny: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Verl would split such a uid's keys in the wrong place."""
+    made = loop(tiny, FakeServers())
+    assert await made.run(sampling(), **row(TASK, WORDS, uid="a_b")) == []
+    assert "underscores" in caplog.text
+
+
+def test_rows_that_verl_would_mangle_are_refused() -> None:
+    """Arrays of other lengths, no prompt, or an observation at the end: verl would say nothing."""
+    (sound,) = build_rows(load_golden("parallel_calls")[0]).rows
+    assert split(sound).response.size == sound.input_ids.size - int(sound.loss_mask.argmax())
+    trailing = np.append(sound.loss_mask[:-1], False)
+    for change, said in (
+        ({"logprobs": sound.logprobs[:-1]}, "other lengths"),
+        ({"loss_mask": trailing}, "ends on a trained id"),
+        ({"loss_mask": np.ones(len(sound), bool)}, "starts with a prompt"),
+    ):
+        with pytest.raises(InvalidRow, match=said):
+            split(dataclasses.replace(sound, **change))
+
+
+@register("test/shared")
+class Shared(Words):
+    """Counts how often it was prepared, and fails the first time."""
+
+    prepared = 0
+
+    @classmethod
+    async def open_run(cls, config: Mapping[str, Any], tasks: Sequence[Task] = ()) -> None:
+        Shared.prepared += 1
+        await asyncio.sleep(0)
+        if Shared.prepared == 1:
+            raise ConnectionError("no engine yet")
+
+
+async def test_an_environment_is_prepared_once_in_a_process(
+    tiny: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What sessions share is opened with the first of them; a failure is tried again."""
+    spec = EnvSpec(id="test/shared")
+    assert await loop(tiny, FakeServers()).run(sampling(), **row(TASK, spec)) == []
+    assert "no engine yet" in caplog.text
+    made = [loop(tiny, FakeServers()).run(sampling(), **row(TASK, spec)) for _ in range(3)]
+    assert [len(outputs) for outputs in await asyncio.gather(*made)] == [1, 1, 1]
+    assert Shared.prepared == 2
 
 
 async def test_sessions_at_once_are_bounded(tiny: Any) -> None:

@@ -152,15 +152,9 @@ def test_a_replay_is_refused_where_it_would_mislead(recorded: Recorded, tmp_path
     with pytest.raises(InvalidInput, match="nothing to train on"):
         write_replay(tmp_path, *args, values, short, report=report)
     assert "limits add up to 16" in report.dropped[0].reason
-    with pytest.raises(InvalidInput, match="inner is 0"):
+    with pytest.raises(InvalidInput, match="prompts is 0"):
         ReplayShape(
-            experiment="e",
-            project="p",
-            prompts=4,
-            samples=4,
-            prompt_length=8,
-            response_length=8,
-            inner=0,
+            experiment="e", project="p", prompts=0, samples=4, prompt_length=8, response_length=8
         )
 
 

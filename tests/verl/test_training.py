@@ -28,7 +28,7 @@ ENVIRONMENT = {
     "VERL_ENGINE_DEVICE": "cuda",
     "VERL_ENGINE_VENDOR": "nvidia",
     "HYDRA_FULL_ERROR": "1",
-    "OMP_NUM_THREADS": "2",
+    "OMP_NUM_THREADS": "1",
 }
 
 

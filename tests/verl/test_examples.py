@@ -1,0 +1,96 @@
+"""The examples and the page about verl, as a reader uses them."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trl.tiny import Tiny
+from tests.verl.chain import ROOT
+from trajgym.adapters import lint, verl
+from trajgym.trajectory import InvalidInput
+
+FOLDER = ROOT / "examples" / "verl"
+TRAINERS = {
+    "sync": "StepSyncTrainer",
+    "colocate_async": "StepColocateAsyncTrainer",
+    "separate_async": "StepSeparateAsyncTrainer",
+}
+
+
+@pytest.mark.parametrize("mode", TRAINERS)
+def test_each_configuration_makes_its_trainer(tiny: Tiny, mode: str, tmp_path: Path) -> None:
+    """Verl composes the file, its registry has the trainer, and the linter has nothing to say."""
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+    from verl.trainer.ppo.v1 import get_trainer_cls
+
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "prepare.py"), "--out", "data", "--games", "4"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "examples")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    with initialize_config_dir(config_dir=str(FOLDER), version_base=None):
+        config = compose(mode, overrides=[f"actor_rollout_ref.model.path={tiny.path}"])
+    whole = tmp_path / "whole.yaml"
+    OmegaConf.save(config, whole, resolve=True)
+    sys.path.insert(0, str(ROOT / "examples"))
+    try:
+        for file in (FOLDER / f"{mode}.yaml", whole):
+            assert lint("verl", file, [tmp_path / "data" / "train.parquet"]) == []
+    finally:
+        sys.path.remove(str(ROOT / "examples"))
+    kind = get_trainer_cls(config.trainer.v1.trainer_mode)
+    assert kind is getattr(verl, TRAINERS[mode])
+    trainer: Any = kind(config)
+    assert trainer.trainer_mode == mode
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    if mode == "sync":
+        assert verl.ReplayShape.of(plain).samples == 8
+    else:
+        with pytest.raises(InvalidInput, match="use sync"):
+            verl.ReplayShape.of(plain)
+
+
+def page() -> str:
+    return (ROOT / "docs" / "verl.md").read_text()
+
+
+def test_the_pages_snippets_name_what_exists() -> None:
+    """Every import in the page's snippets works, and every snippet is Python."""
+    snippets = re.findall(r"^```py(?:thon)?\n(.*?)^```", page(), re.M | re.S)
+    assert snippets
+    for snippet in snippets:
+        for node in ast.walk(ast.parse(snippet)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                module = importlib.import_module(node.module)
+                for alias in node.names:
+                    assert hasattr(module, alias.name), f"{node.module}.{alias.name}"
+
+
+def test_the_pages_traps_name_tests_that_exist() -> None:
+    """Each row of the table of traps ends with a test of ours, or says why there is none."""
+    tests = {
+        name
+        for folder in ("tests/verl", "tests/adapters", "tests/verl_differential")
+        for file in (ROOT / folder).glob("test_*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", file.read_text(), re.M)
+    }
+    table = page().partition("## Traps")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 20
+    for row in rows:
+        named = re.findall(r"`(test_\w+)`", row[-1])
+        assert named or row[-1].strip() == "none: not ours", row
+        assert set(named) <= tests, row
