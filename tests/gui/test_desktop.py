@@ -72,7 +72,7 @@ async def sandbox() -> AsyncIterator[Sandbox]:
 
 @pytest.fixture
 async def desktop(sandbox: Sandbox) -> AsyncIterator[Desktop]:
-    async with Desktop(sandbox) as opened:
+    async with Desktop(sandbox, settle=10.0) as opened:
         yield opened
 
 
@@ -130,6 +130,15 @@ async def test_keys_and_pointer_reach_applications(sandbox: Sandbox, desktop: De
     assert await desktop.clipboard() == text
     await desktop.set_clipboard("Füße\n")
     assert await desktop.clipboard() == "Füße\n"
+
+
+async def test_a_step_ends_when_the_application_has_followed(sandbox: Sandbox) -> None:
+    """What was typed at once is on the disk when the step returns, however long the text."""
+    text = "".join(f"word{number} " for number in range(400))
+    async with Desktop(sandbox, settle=60.0) as patient:
+        await patient.launch(["mousepad", "/home/agent/long.txt"])
+        await patient.act([TypeText(text), PressKeys(("Control", "s"))])
+        assert (await sandbox.read_file("/home/agent/long.txt")).decode().strip() == text.strip()
 
 
 async def test_windows_are_waited_for_and_found(desktop: Desktop) -> None:

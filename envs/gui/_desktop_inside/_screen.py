@@ -172,21 +172,16 @@ class Screen:
         """Return a number that changes with what the screen shows."""
         return zlib.crc32(self._grab().raw)
 
-    def settle(self, seconds: float) -> float:
-        """Wait until the screen has stood still for a moment, at most ``seconds``.
-
-        Returns:
-            How long it took (s).
-        """
+    def settle(self, seconds: float) -> None:
+        """Wait until the screen has stood still for a moment, at most ``seconds``."""
         begun = since = time.monotonic()
         if not seconds:
-            return 0.0
+            return
         last = self.mark()
         while (now := time.monotonic()) < begun + seconds and now < since + _QUIET:
             time.sleep(_LOOK_EVERY)
             if (mark := self.mark()) != last:
                 last, since = mark, time.monotonic()
-        return time.monotonic() - begun
 
     def picture(self, form: str, size: Sequence[int] | None, quality: int) -> dict[str, Any]:
         """Return the screen, encoded.

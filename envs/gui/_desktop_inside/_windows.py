@@ -75,7 +75,7 @@ class Windows:
 
     def all(self) -> list[dict[str, Any]]:
         """Return every window, oldest first: title, class, pid, place and whether it is active."""
-        active = self._active()
+        active = self.active()
         return [found for w in self._screen.clients() if (found := self._describe(w, active))]
 
     def find(self, title: str) -> int:
@@ -137,7 +137,8 @@ class Windows:
             return None
         return None if found is None else found.value
 
-    def _active(self) -> int:
+    def active(self) -> int:
+        """Return the window with the focus, 0 if there is none."""
         found = self._property(self._screen.root, "_NET_ACTIVE_WINDOW")
         return 0 if found is None else int(found[0])
 
@@ -159,7 +160,7 @@ class Windows:
             "class": named[1],
             "pid": int(pid[0]) if pid is not None else 0,
             "place": [-corner.x, -corner.y, place.width, place.height],
-            "active": identity == (self._active() if active is None else active),
+            "active": identity == (self.active() if active is None else active),
         }
 
 
