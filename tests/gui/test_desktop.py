@@ -281,6 +281,21 @@ async def test_a_set_up_that_fails_is_no_score(shared: None) -> None:
     assert "step 0 (run): 'exit 3' ended with status 3" in session.attempt.cause
 
 
+async def test_steps_before_the_checks_go_as_far_as_they_can(shared: None) -> None:
+    """A window that the agent has closed is no failure of the task: its checks decide."""
+    data = {
+        **FREE.data,
+        "before_checks": [
+            {"do": "close", "title": "no such window"},
+            {"do": "run", "command": "touch /home/agent/made"},
+        ],
+    }
+    async with Session(EnvSpec(id="desktop"), Task(id="after", data=data)) as session:
+        await session.step("Done.")
+    assert session.outcome is not None
+    assert session.outcome.passed
+
+
 async def test_giving_up_on_what_can_be_done_is_not_solved(shared: None) -> None:
     """Only an infeasible task is solved by giving up."""
     data = {**FREE.data, "setup": [{"do": "write", "path": "/home/agent/made", "text": ""}]}

@@ -35,6 +35,14 @@ _SETTINGS = {
 compares pictures."""
 
 
+_ENVIRONMENT = {
+    "LANG": "C.UTF-8",
+    "NO_AT_BRIDGE": "1",
+    "GSETTINGS_BACKEND": "memory",
+    "LIBGL_ALWAYS_SOFTWARE": "1",
+}
+
+
 def wait_until(what: str, seconds: float, check: Callable[[], bool]) -> None:
     """Return once ``check`` holds.
 
@@ -49,7 +57,7 @@ def wait_until(what: str, seconds: float, check: Callable[[], bool]) -> None:
 
 
 class Screen:
-    """An X server in memory with a window manager; both end with this process group.
+    """An X server in memory with a window manager; both end with the sandbox.
 
     Args:
         width: in pixels.
@@ -68,19 +76,8 @@ class Screen:
             file = Path.home() / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
-        reading, writing = os.pipe()
-        command = ["Xvfb", "-displayfd", str(writing), "-screen", "0", f"{width}x{height}x24"]
-        self._server = self.spawn(
-            [*command, "-nolisten", "tcp", "-noreset", "-dpi", "96"], keep=(writing,)
-        )
-        os.close(writing)
-        os.environ["DISPLAY"] = f":{self._read_display(reading, seconds)}"
-        os.environ |= {
-            "LANG": "C.UTF-8",
-            "NO_AT_BRIDGE": "1",
-            "GSETTINGS_BACKEND": "memory",
-            "LIBGL_ALWAYS_SOFTWARE": "1",
-        }
+        os.environ |= _ENVIRONMENT
+        os.environ["DISPLAY"] = self._start_server(seconds)
         from Xlib.display import Display
 
         self.display: Any = Display()
@@ -104,6 +101,17 @@ class Screen:
                 start_new_session=True,
                 pass_fds=keep,
             )
+
+    def _start_server(self, seconds: float) -> str:
+        """Start the X server and return its display, which it chooses itself."""
+        reading, writing = os.pipe()
+        size = f"{self.width}x{self.height}x24"
+        command = ["Xvfb", "-displayfd", str(writing), "-screen", "0", size]
+        self._server = self.spawn(
+            [*command, "-nolisten", "tcp", "-noreset", "-dpi", "96"], keep=(writing,)
+        )
+        os.close(writing)
+        return f":{self._read_display(reading, seconds)}"
 
     def _read_display(self, reading: int, seconds: float) -> str:
         os.set_blocking(reading, False)
