@@ -157,9 +157,7 @@ class Driver:
         if tab not in browser.tabs or tab.visits != visits:
             self.episode |= {"done": True, "reward": 0.0, "raw": 0.0, "reason": "left the page"}
         elif tab.dialog is None:
-            with contextlib.suppress(
-                Error, Refused
-            ):
+            with contextlib.suppress(Error, Refused):
                 now = await browser.guarded(tab.page.evaluate(scripts.MINIWOB_STATE), STATE_SECONDS)
                 self.episode = now or self.episode
         return self.episode
