@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from tests.gui.solver import SOLVERS, read_tree
+from tests.gui.test_browser import kill
 from tests.worlds import call
 from trajgym.envs import EnvSpec, Session
 from trajgym.envs.gui import (
@@ -17,6 +18,7 @@ from trajgym.envs.gui import (
     BrowserLook,
     Click,
     GoTo,
+    GuiDied,
     Point,
     Size,
     Wait,
@@ -195,3 +197,11 @@ async def test_unknown_tasks_are_refused(browser: Browser) -> None:
     with pytest.raises(InvalidInput, match="ui-tars"):
         EnvSpec(id="miniwob", config={"actions": "telepathy"}).resolve()
     assert len(load_miniwob_tasks("miniwob")) == 130
+
+
+async def test_a_crash_is_no_reward_of_zero(browser: Browser, box: Sandbox) -> None:
+    """When the page of a task crashes, that is a failure of the environment, never a score."""
+    await start(browser, "click-test")
+    await kill(box, "--type=renderer")
+    with pytest.raises(GuiDied, match="crashed"):
+        await browser.act([Wait(30)])

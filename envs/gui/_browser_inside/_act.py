@@ -75,6 +75,8 @@ async def _perform(browser: Browser, action: dict[str, Any], *, at_rest: bool) -
         await browser.guarded(make(browser, action), seconds)
     finally:
         await browser.adopted()
+        if not (at_rest or browser.tab.crashed or browser.tab.dialog):
+            await browser.guarded(browser.tab.listen(), settings.action_seconds)
         if at_rest or browser.tab.restless:
             await settle(browser)
 

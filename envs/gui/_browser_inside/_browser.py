@@ -277,18 +277,21 @@ class Browser:
             What the work returned; None if a dialog opened first.
 
         Raises:
-            Refused: the page did not react in time.
+            Refused: the page crashed, or did not react in time.
             BrowserGone: the browser has ended meanwhile.
         """
         tab = self.tab
         task = asyncio.ensure_future(work)
-        others = [asyncio.ensure_future(e.wait()) for e in (tab.appeared, self._gone)]
+        others = [asyncio.ensure_future(e.wait()) for e in (tab.appeared, tab.broken, self._gone)]
         try:
             await asyncio.wait({task, *others}, timeout=seconds, return_when="FIRST_COMPLETED")
             if task.done():
                 return task.result()
             if self._gone.is_set():
                 raise BrowserGone("Chromium has ended")
+            if tab.crashed:
+                task.cancel()
+                raise Refused("the page crashed")
             if tab.appeared.is_set():
                 task.add_done_callback(_seen)
                 return None
@@ -311,7 +314,8 @@ class Browser:
 
     async def replace(self, tab: Tab, why: str) -> None:
         """Put a new tab with the same address in place of a broken one."""
-        url, tab.crashed = tab.page.url, True
+        url = tab.page.url
+        tab.broken.set()
         self.note("hang" if "react" in why else "crash", why)
         at = self.tabs.index(tab) if tab in self.tabs else len(self.tabs)
         page = await self.context.new_page()

@@ -13,7 +13,6 @@ from ._tree import Line, lines_of, render
 if TYPE_CHECKING:
     from ._browser import Browser
     from ._tab import Tab
-    from ._tree import TreeText
 
 __all__ = ["look"]
 
@@ -54,13 +53,16 @@ async def look(browser: Browser, wanted: dict[str, Any]) -> dict[str, Any]:
         await browser.mend()
         if found is None:
             continue
-        seen = found
         same = tab is browser.tab and visits == tab.visits and not tab.opening
         # What scripts load is waited for once: some pages never stop.
         if same and not (tab.travelling or (tab.loading and not waited)):
+            seen = _named(tab, found, wanted)
             break
         waited = True
-        await settle(browser)
+        if attempt < _ATTEMPTS - 1:
+            await settle(browser)
+        else:
+            seen = _named(tab, found, wanted)  # it never stops: as it is now
     seen["url"] = browser.tab.page.url
     seen["tabs"] = [tab.page.url for tab in browser.tabs]
     seen["active"] = browser.active
@@ -91,14 +93,26 @@ async def _title(tab: Tab) -> dict[str, Any]:
 
 
 async def _elements(browser: Browser, tab: Tab, wanted: dict[str, Any]) -> dict[str, Any]:
-    tree = await _tree(tab, int(wanted["tree"]))
-    seen: dict[str, Any] = {"tree": tree.text, "focused": tree.focused}
-    seen["digest"] = hashlib.sha256((tab.page.url + tree.digest).encode()).hexdigest()
+    lines = await _lines(tab)
+    areas = await _areas(browser, tab) if wanted.get("boxes") else None
+    return {"lines": lines, "areas": areas}
+
+
+def _named(tab: Tab, found: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """Give the elements of a look their ids: only of one that counts, so that replays agree."""
+    lines, areas = found.pop("lines", None), found.pop("areas", None)
+    if lines is None:
+        return found
+    tree = render(lines, tab.ids, int(wanted["tree"]))
+    found["tree"], found["focused"] = tree.text, tree.focused
+    found["digest"] = hashlib.sha256((tab.page.url + tree.digest).encode()).hexdigest()
     if wanted.get("order"):
-        seen["order"] = tree.order
-    if wanted.get("boxes"):
-        seen["boxes"] = await _boxes(browser, tab)
-    return seen
+        found["order"] = tree.order
+    if areas is not None:
+        names = {node: tab.ids.by_node.get(node, "") for node in areas}
+        roles = {node: tab.ids.roles.get(name) for node, name in names.items()}
+        found["boxes"] = {names[n]: area for n, area in areas.items() if roles[n] in _MARKED}
+    return found
 
 
 async def _screenshot(browser: Browser, tab: Tab, wanted: dict[str, Any]) -> dict[str, Any]:
@@ -122,12 +136,12 @@ async def _screenshot(browser: Browser, tab: Tab, wanted: dict[str, Any]) -> dic
     return {"screenshot": str(said["data"])}
 
 
-async def _tree(tab: Tab, limit: int) -> TreeText:
+async def _lines(tab: Tab) -> list[Line]:
     said = await tab.session.send("Accessibility.getFullAXTree")
     lines = lines_of(said["nodes"])
     if len(tab.page.frames) > 1:
         lines = await _with_frames(tab, lines)
-    return render(lines, tab.ids, limit)
+    return lines
 
 
 async def _with_frames(tab: Tab, lines: list[Line]) -> list[Line]:
@@ -154,19 +168,16 @@ async def _with_frames(tab: Tab, lines: list[Line]) -> list[Line]:
     return lines
 
 
-async def _boxes(browser: Browser, tab: Tab) -> dict[str, list[float]]:
-    """Return ``{id: [x, y, width, height]}`` of what can be used in view of the main document."""
+async def _areas(browser: Browser, tab: Tab) -> dict[int, list[float]]:
+    """Return ``{node: [x, y, width, height]}`` of what is in view of the main document."""
     said = await tab.session.send("DOMSnapshot.captureSnapshot", {"computedStyles": []})
     document = said["documents"][0]
     left, top = document.get("scrollOffsetX", 0), document.get("scrollOffsetY", 0)
     nodes, layout = document["nodes"]["backendNodeId"], document["layout"]
-    boxes: dict[str, list[float]] = {}
+    areas: dict[int, list[float]] = {}
     for index, (x, y, width, height) in zip(layout["nodeIndex"], layout["bounds"], strict=True):
-        name = tab.ids.by_node.get(nodes[index])
-        if tab.ids.roles.get(name or "") not in _MARKED:
-            continue
         x, y = x - left, y - top
         inside = x < browser.settings.width and y < browser.settings.height
-        if name and width >= 1 and height >= 1 and inside and x + width > 0 and y + height > 0:
-            boxes[name] = [round(x, 1), round(y, 1), round(width, 1), round(height, 1)]
-    return boxes
+        if width >= 1 and height >= 1 and inside and x + width > 0 and y + height > 0:
+            areas[nodes[index]] = [round(x, 1), round(y, 1), round(width, 1), round(height, 1)]
+    return areas

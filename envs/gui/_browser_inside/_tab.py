@@ -32,7 +32,8 @@ class Tab:
         self.page = page
         self.session = session
         self.ids = Ids()
-        self.crashed = False
+        self.broken = asyncio.Event()
+        """Set when the page has crashed."""
         self.visits = 0
         """How often the main frame went to another document."""
         self.settled = -1
@@ -42,11 +43,15 @@ class Tab:
         self.chooser: int | None = None
         """The file field that waits for files, as a node of the DOM."""
         self.loading: set[Request] = set()
+        self.requested = False
+        """Whether the page has asked for a document whose request has not begun yet."""
         self.opening = False
         """Whether a tab that this page opens is not there yet."""
         self._note = note
         session.on("Page.frameNavigated", self._arrived)
         session.on("Page.windowOpen", self._opens)
+        session.on("Page.frameScheduledNavigation", self._requests)
+        session.on("Page.frameRequestedNavigation", self._requests)
         session.on("Page.fileChooserOpened", self._choose)
         page.on("request", self._began)
         page.on("requestfinished", self._finished)
@@ -57,6 +62,8 @@ class Tab:
         page.on("pageerror", lambda error: note("error", str(error)))
 
     def _began(self, request: Request) -> None:
+        if request.is_navigation_request():
+            self.requested = False
         if request.resource_type not in _ENDLESS:
             self.loading.add(request)
 
@@ -76,6 +83,10 @@ class Tab:
         if "parentId" not in event["frame"]:
             self.ids.forget()
             self.visits += 1
+            self.requested = False
+
+    def _requests(self, _: dict[str, Any]) -> None:
+        self.requested = True
 
     def _opens(self, _: dict[str, Any]) -> None:
         self.opening = True
@@ -85,7 +96,7 @@ class Tab:
             self.chooser = None
 
     def _crash(self, _: Page) -> None:
-        self.crashed = True
+        self.broken.set()
         self.loading.clear()
 
     def _console(self, message: ConsoleMessage) -> None:
@@ -97,14 +108,24 @@ class Tab:
         self._note("chooser", f"the page asks for a file{many}: give it one by an upload")
 
     @property
+    def crashed(self) -> bool:
+        """Whether the page is gone for good."""
+        return self.broken.is_set()
+
+    @property
     def travelling(self) -> bool:
         """Whether a document is on its way."""
-        return any(request.is_navigation_request() for request in self.loading)
+        return self.requested or any(one.is_navigation_request() for one in self.loading)
 
     @property
     def restless(self) -> bool:
         """Whether something is known to be going on."""
-        return bool(self.loading) or self.opening or self.settled != self.visits
+        return bool(self.loading) or self.travelling or self.opening or self.settled != self.visits
+
+    async def listen(self) -> None:
+        """Hear what the page has said so far: its events come before the answer."""
+        with contextlib.suppress(Exception):  # the page may go while it is asked
+            await self.session.send("Runtime.evaluate", {"expression": "0"})
 
     async def settle(self, seconds: float, load_seconds: float) -> None:
         """Wait until what an action set off has happened.
@@ -121,11 +142,13 @@ class Tab:
             )
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        while self.loading and not (self.crashed or self.appeared.is_set()):
+        while self.loading or self.requested:
             spent = loop.time() - begun
-            if spent > (load_seconds if self.travelling else seconds):
+            limit = load_seconds if self.travelling and not self.requested else seconds
+            if spent > limit or self.crashed or self.appeared.is_set():
                 break
             await asyncio.sleep(_POLL)
+        self.requested = False  # by now it is a request, or never will be
         self.settled = self.visits
         if visits == self.visits:
             return
