@@ -14,6 +14,7 @@ from trajgym.adapters._sft import export_sft
 from trajgym.adapters._stream import Export, ExportReport, Membership
 from trajgym.adapters._trl import export_trl_grpo
 from trajgym.adapters._verl import export_verl
+from trajgym.adapters._verl_tokens import export_verl_sft
 from trajgym.rewards import Advantages, Rewards
 from trajgym.trajectory import InvalidInput
 
@@ -32,6 +33,7 @@ _EXPORTS: dict[str, Callable[..., None]] = {
     "sft": export_sft,
     "trl-grpo": export_trl_grpo,
     "verl": export_verl,
+    "verl-sft": export_verl_sft,
 }
 
 
@@ -61,8 +63,8 @@ def export(
         values: rewards and advantages for the rows, at most one of each.
         blobs: the ``blob`` of the run, for sessions with images; without it they are left out
             where pixels are needed.
-        **options: settings of the export: ``include`` and ``images`` of sft, ``margin`` of
-            preference, ``dense`` of areal.
+        **options: settings of the export: ``include`` and ``images`` of sft, ``include`` of
+            verl-sft, ``margin`` of preference, ``dense`` of areal.
 
     Raises:
         UnknownExport: no export of that name.
