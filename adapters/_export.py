@@ -14,6 +14,7 @@ from trajgym.adapters._sft import export_sft
 from trajgym.adapters._stream import Export, ExportReport, Membership
 from trajgym.adapters._trl import export_trl_grpo
 from trajgym.adapters._verl import export_verl
+from trajgym.adapters._verl_tokens import export_verl_sft
 from trajgym.rewards import Advantages, Rewards
 from trajgym.trajectory import InvalidInput
 
@@ -31,6 +32,7 @@ _EXPORTS: dict[str, Callable[..., None]] = {
     "sft": export_sft,
     "trl-grpo": export_trl_grpo,
     "verl": export_verl,
+    "verl-sft": export_verl_sft,
 }
 
 
@@ -57,8 +59,8 @@ def export(
             everything that compares or trains by group.
         out: folder, made if missing; a file of the same name is replaced.
         values: rewards and advantages for the rows, at most one of each.
-        **options: settings of the export: ``include`` of sft, ``margin`` of preference, ``dense``
-            of areal.
+        **options: settings of the export: ``include`` of sft and verl-sft, ``margin`` of
+            preference, ``dense`` of areal.
 
     Raises:
         UnknownExport: no export of that name.

@@ -1,4 +1,4 @@
-"""Recorded sessions for verl's supervised fine-tuning: as ids, or as messages."""
+"""Recorded conversations for verl's own class of SFT data."""
 
 from __future__ import annotations
 
@@ -8,67 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trajgym.adapters._export import export
-from trajgym.adapters._files import Parquet
-from trajgym.adapters._stream import Export, ExportReport, Membership, rows_of
+from trajgym.adapters._stream import ExportReport
 from trajgym.trajectory import InvalidInput, MissingExtra, text_of, tool_calls_of
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Sequence
 
-    from trajgym.trajectory import Group, Message, SessionTree, TrainingRow
+    from trajgym.trajectory import Group, Message, SessionTree
 
-__all__ = ["write_sft_messages", "write_sft_tokens"]
-
-
-def write_sft_tokens(
-    path: str | os.PathLike[str],
-    sessions: Iterable[SessionTree],
-    groups: Iterable[Group],
-    *,
-    include: Literal["passed", "all"] = "passed",
-    report: ExportReport | None = None,
-) -> int:
-    """Write the ids that were sampled, with their mask; return the number of rows.
-
-    Columns ``input_ids`` (int32) and ``loss_mask`` (int8), for :class:`TokenDataset`::
-
-        data.custom_cls.path=pkg://trajgym.adapters.verl data.custom_cls.name=TokenDataset
-
-    Args:
-        path: of the parquet file.
-        sessions: exact ones.
-        groups: their groups.
-        include: ``passed`` takes attempts that solved the task, ``all`` every scored one.
-        report: filled with what was left out.
-
-    Raises:
-        InvalidInput: nothing to train on.
-        MissingExtra: pyarrow is not installed.
-    """
-    path = Path(path)
-    report = report or ExportReport("verl-sft-tokens")
-    run = Export(
-        sessions=sessions,
-        membership=Membership(groups),
-        out=path.parent,
-        values=(),
-        report=report,
-    )
-    columns = {"input_ids": "list:int32", "loss_mask": "list:int8", "session": "string"}
-    with Parquet(path, columns) as sink:
-        for tree, rows in rows_of(run):
-            for row in rows:
-                if include == "passed" and not _passed(tree, row):
-                    report.drop(tree.record.id, row.attempt, "did not pass")
-                    continue
-                mask = row.loss_mask.astype("int8")
-                record = {"input_ids": row.input_ids, "loss_mask": mask, "session": row.session}
-                sink.write(record)
-                report.count(synthetic=row.synthetic)
-        if not report.written:
-            raise InvalidInput(f"{path}: nothing to train on; see report.dropped")
-    return report.written
+__all__ = ["write_sft_messages"]
 
 
 def write_sft_messages(
@@ -84,9 +33,9 @@ def write_sft_messages(
     One column ``messages`` of roles and texts. Tool schemas, calls and results stand there as
     text, in the form that Hermes and Qwen templates use: as structs, parquet would give each call
     the argument names of all others, and verl would train on the nulls. Results that follow each
-    other are one message, since verl renders each message alone. Prefer
-    :func:`write_sft_tokens` for exact sessions: a template that strips reasoning can't be used
-    with verl's class.
+    other are one message, since verl renders each message alone. For exact sessions prefer
+    :func:`trajgym.adapters.verl.write_sft_tokens`: verl's class can't render with a template that
+    strips reasoning.
 
     Args:
         path: of the parquet file.
@@ -166,8 +115,3 @@ def _offer(said: list[dict[str, str]], tools: Sequence[Any]) -> None:
         said[0]["content"] += f"\n\n{offer}"
     else:
         said.insert(0, {"role": "system", "content": offer})
-
-
-def _passed(tree: SessionTree, row: TrainingRow) -> bool:
-    outcome = tree.attempts[row.attempt].outcome
-    return outcome is not None and outcome.passed

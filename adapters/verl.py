@@ -13,7 +13,8 @@ from trajgym.adapters._verl_engine import VerlEngine
 from trajgym.adapters._verl_prompts import write_prompts
 from trajgym.adapters._verl_replay import ReplayShape, write_replay
 from trajgym.adapters._verl_settings import LoopSettings, Named, column_value
-from trajgym.adapters._verl_sft import write_sft_messages, write_sft_tokens
+from trajgym.adapters._verl_sft import write_sft_messages
+from trajgym.adapters._verl_tokens import write_sft_tokens
 
 if TYPE_CHECKING:
     from trajgym.adapters._verl_dataset import TokenDataset

@@ -185,7 +185,9 @@ def annotate(
 @app.command()
 def export(
     run: RunPath,
-    to: Annotated[str, typer.Option(help="sft, preference, rows, trl-grpo, verl, areal.")],
+    to: Annotated[
+        str, typer.Option(help="sft, preference, rows, trl-grpo, verl, verl-sft, areal.")
+    ],
     out: Annotated[Path, typer.Option(help="Directory for the files.")],
     rewards: Annotated[
         Optional[list[str]],  # noqa: UP045

@@ -56,7 +56,9 @@ def peak(name: str, n: int, out: Path) -> int:
     return top
 
 
-@pytest.mark.parametrize("name", ["rows", "trl-grpo", "verl", "areal", "sft", "preference"])
+@pytest.mark.parametrize(
+    "name", ["rows", "trl-grpo", "verl", "verl-sft", "areal", "sft", "preference"]
+)
 def test_memory_is_flat(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Peak memory does not follow the number of sessions, in Python or in Arrow."""
     monkeypatch.setattr(_files, "_ROWS_PER_GROUP", 16)

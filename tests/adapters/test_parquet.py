@@ -329,7 +329,23 @@ def test_missing_or_wrong_values_are_refused(tmp_path: Path) -> None:
 
 def test_list_exports() -> None:
     """The names for the command line."""
-    assert list_exports() == ["areal", "preference", "rows", "sft", "trl-grpo", "verl"]
+    names = ["areal", "preference", "rows", "sft", "trl-grpo", "verl", "verl-sft"]
+    assert list_exports() == names
+
+
+def test_verl_sft_has_the_sampled_ids_of_what_passed(tmp_path: Path) -> None:
+    """One row for each row of an attempt that passed; exactly its sampled ids are to be learned."""
+    trees = [exact_session("a", 1.0), exact_session("b", 0.0, sample=1)]
+    report = export("verl-sft", trees, groups_of(*trees), tmp_path)
+    (line,) = read(tmp_path / "verl-sft.parquet")
+    (row,) = build_rows(trees[0]).rows
+    assert line["input_ids"] == row.input_ids.tolist()
+    assert line["loss_mask"] == row.loss_mask.astype(int).tolist()
+    assert [(d.session, d.reason) for d in report.dropped] == [("b", "did not pass")]
+    export("verl-sft", trees, groups_of(*trees), tmp_path, include="all")
+    assert len(read(tmp_path / "verl-sft.parquet")) == 2
+    with pytest.raises(InvalidInput, match="takes no values"):
+        export("verl-sft", trees, [], tmp_path, values=derived(trees)[0])
 
 
 def test_broken_stream_leaves_the_old_file(tmp_path: Path) -> None:

@@ -65,16 +65,18 @@ class Chain:
         step: int = 4,
         validate: bool = False,
         rewards: bool = False,
+        refills: list[int] | None = None,
     ) -> Rows:
         """Let verl run every prompt of a file, and return what its trainer would sample.
 
-        With ``rewards`` verl's reward workers run too, as they do in a real training.
+        With ``rewards`` verl's reward workers run too, as they do in a real training. With
+        ``refills`` the asynchronous trainers' buffer samples; there it notes what it evicted.
         """
         import transfer_queue as tq
         from omegaconf import OmegaConf
         from verl.experimental.reward_loop import RewardLoopManager
         from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
-        from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+        from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
         from verl.utils import tensordict_utils as tu
         from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
 
@@ -99,8 +101,15 @@ class Chain:
             tags = [{"is_prompt": True, "status": "pending", "global_steps": step} for _ in uids]
             tq.kv_batch_put(keys=uids, partition_id=part, tags=tags)
             manager.generate_sequences(prompts)
-            buffer = ReplayBuffer(
-                "sync", OmegaConf.create({}), 8, "drop", OmegaConf.create({}), poll_interval=0.2
+            kind = ReplayBuffer if refills is None else ReplayBufferAsync
+            buffer = kind(
+                "sync" if refills is None else "colocate_async",
+                OmegaConf.create({}),
+                8,
+                "drop",
+                OmegaConf.create({}),
+                poll_interval=0.2,
+                refill_fn=None if refills is None else refills.append,
             )
             statuses = {}
             while not all(statuses.get(uid) in {"finished", "failure"} for uid in uids):

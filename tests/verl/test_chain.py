@@ -63,6 +63,14 @@ def test_a_failed_session_leaves_its_siblings(chain: Any, prompts: Path) -> None
     }
 
 
+def test_an_asynchronous_trainer_refills_nothing(chain: Any, prompts: Path) -> None:
+    """Verl throws a group away for one exception, and samples it again; it gets none."""
+    refills: list[int] = []
+    rows = chain.rollout(prompts, FakeServers(lost), refills=refills)
+    assert len(rows) == 6
+    assert refills == []
+
+
 def expected(folder: Path, deriver: str, uids: list[str]) -> dict[Any, Any]:
     """Return advantages of recorded sessions by prompt, session and turns of the row."""
     made = get_deriver(deriver)

@@ -77,7 +77,7 @@ def test_the_actor_moves_with_each_turns_advantage(
     result = tmp_path / "result.json"
     torchrun(tmp_path, "tests.verl.actor", tiny.path, str(batch), str(result))
     found = json.loads(result.read_text())
-    assert found["gap"] < 1e-3
+    assert found["gap"] < 1e-4
     turns = []
     for moved, advantages in zip(found["moved"], found["advantages"], strict=True):
         runs = itertools.groupby(zip(advantages, moved, strict=True), key=lambda pair: pair[0])
