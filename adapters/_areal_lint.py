@@ -20,6 +20,7 @@ _DEFAULTS: dict[str, Any] = {
     "actor.reward_bias": 0.0,
     "actor.attn_impl": "flash_attention_2",
     "actor.prox_logp_method": "recompute",
+    "actor.temperature": 1.0,
     "gconfig.n_samples": 1,
     "gconfig.temperature": 1.0,
     "gconfig.top_p": 1.0,
@@ -150,6 +151,14 @@ def _sampling(config: _Config) -> Iterator[LintFinding]:
             "gconfig.n_samples",
             f"is {samples}: AReaL runs every episode that often, and each is a group already",
             "write gconfig.n_samples: 1, and samples in the workflow's arguments",
+        )
+    trained, sampled = config.get("actor.temperature"), config.get("gconfig.temperature")
+    if trained != sampled:
+        yield LintFinding(
+            "temperatures-differ",
+            "actor.temperature",
+            f"is {trained} and gconfig.temperature {sampled}: ratios are of two distributions",
+            "write the same, here and in the workflow's gconfig",
         )
     plain = {"greedy": (None, False), "stop": (None, []), "top_p": (1,), "frequency_penalty": (0,)}
     for key, allowed in plain.items():

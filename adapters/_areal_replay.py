@@ -73,7 +73,9 @@ class ReplayWorkflow(RolloutWorkflow):  # type: ignore[misc]
     def _tensors(self, group: str) -> dict[str, Any] | None:
         found = group_rows(_sealed(self._run, group), self._deriver)
         if not found.sessions:
-            _log.warning("replay of group %s: left out: %s", group, dict(found.left))
+            _log.warning(
+                "replay of group %s: left out: %s", group, dict(found.left + found.dropped)
+            )
             return None
         return areal_tensors(found.rows, dense=self._dense, turn_ids=self._turn_ids)
 

@@ -154,8 +154,8 @@ class TrajgymWorkflow(RolloutWorkflow):  # type: ignore[misc]
         sealed = await sessions_for(self._plan, engine).play(task)
         found = await asyncio.to_thread(group_rows, sealed, self._deriver)
         _report(found)
-        if found.left:
-            _log.warning("group of task %s: left out: %s", task.id, dict(found.left))
+        if missing := found.left + found.dropped:
+            _log.warning("group of task %s: left out: %s", task.id, dict(missing))
         if not found.sessions or (self._skip_flat and found.flat):
             return None
         tensors: dict[str, Any] = await asyncio.to_thread(
@@ -172,7 +172,7 @@ def _report(found: GroupRows) -> None:
         tracker.scalar(num_turns=len(tree.turns), num_rows=len(rows))
         if outcome is not None:
             tracker.scalar(reward=outcome.score, solved=float(outcome.passed))
-    tracker.scalar(left_group=float(found.left.total()))
+    tracker.scalar(left_group=float(found.left.total()), dropped=float(found.dropped.total()))
 
 
 def _as_gconfig(gconfig: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from trajgym.rewards import TurnTable, apply
+from trajgym.rewards import Advantages, TurnTable, apply
 from trajgym.trajectory import InvalidInput, UnsupportedModality, build_rows, validate_row
 
 if TYPE_CHECKING:
@@ -17,10 +17,17 @@ __all__ = ["GroupRows", "group_rows"]
 
 
 class GroupRows(NamedTuple):
-    """Sessions with their rows, and by reason how many members have none."""
+    """Sessions with their rows, and by reason how many members have none.
+
+    Args:
+        sessions: those that have rows.
+        left: members that left the group.
+        dropped: counted members without rows.
+    """
 
     sessions: list[tuple[SessionTree, list[TrainingRow]]]
     left: Counter[str]
+    dropped: Counter[str]
 
     @property
     def rows(self) -> list[TrainingRow]:
@@ -34,20 +41,31 @@ class GroupRows(NamedTuple):
         return not any(array is not None and array.any() for array in arrays)
 
 
-def group_rows(sealed: SealedGroup, deriver: Deriver) -> GroupRows:
+def group_rows(sealed: SealedGroup, deriver: Deriver, *, advantages: bool = False) -> GroupRows:
     """Derive a group's values and return its rows. Blocks for the computation.
 
-    A session whose rows are refused is left out whole.
+    A session whose rows are refused is dropped whole.
+
+    Args:
+        sealed: the group.
+        deriver: gives its values.
+        advantages: nothing else will do.
 
     Raises:
+        InvalidInput: advantages are needed, and the deriver gives rewards.
         UnsupportedModality: the sessions show images, which have no rows.
     """
     left = Counter(member.left for member in sealed.group.members if member.left)
-    found: list[tuple[SessionTree, list[TrainingRow]]] = []
+    made = GroupRows([], left, Counter())
     if not sealed.sessions:
-        return GroupRows(found, left)
+        return made
     digests = deriver.needs_digests
     values = deriver.derive(TurnTable.build([sealed.group], sealed.sessions, digests=digests))
+    if advantages and not isinstance(values, Advantages):
+        raise InvalidInput(
+            f"deriver {deriver.name!r} gives rewards; the trainer needs advantages: turn them into "
+            "advantages first, or use a deriver such as GRPO()",
+        )
     for tree in sealed.sessions:
         try:
             rows, dropped = build_rows(tree)
@@ -57,10 +75,10 @@ def group_rows(sealed: SealedGroup, deriver: Deriver) -> GroupRows:
         except UnsupportedModality:
             raise
         except InvalidInput as error:
-            left[str(error)] += 1
+            made.dropped[str(error)] += 1
             continue
         if rows:
-            found.append((tree, rows))
+            made.sessions.append((tree, rows))
         else:
-            left[dropped[0].reason if dropped else "no sampled token"] += 1
-    return GroupRows(found, left)
+            made.dropped[dropped[0].reason if dropped else "no sampled token"] += 1
+    return made

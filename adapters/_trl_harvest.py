@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from trajgym.adapters._groups import group_rows
 from trajgym.adapters._trl_samples import rollout_samples
-from trajgym.rewards import Advantages, TurnTable, apply
-from trajgym.trajectory import InvalidInput, UnsupportedModality, build_rows, validate_row
+from trajgym.trajectory import UnsupportedModality
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trajgym.adapters._groups import GroupRows
     from trajgym.adapters._trl_samples import Form
     from trajgym.rewards import Deriver
     from trajgym.rollout import SealedGroup
-    from trajgym.trajectory import SessionTree, TrainingRow
+    from trajgym.trajectory import SessionTree
 
 __all__ = ["Harvest", "Harvester", "Tally"]
 
@@ -81,14 +82,12 @@ class Harvester:
         tally = self.tally
         tally.groups += 1
         tally.sessions += len(sealed.sessions)
-        left = Counter(member.left for member in sealed.group.members if member.left)
-        tally.left += left
+        found = self._rows(sealed)
+        tally.left += found.left
+        tally.dropped += found.dropped
         samples: list[tuple[str, Any]] = []
-        rows_of = self._rows(sealed)
-        flat = all(
-            not r.advantage.any() for _, rows in rows_of for r in rows if r.advantage is not None
-        )
-        if flat and self._skip_flat:
+        rows_of = found.sessions
+        if found.flat and self._skip_flat:
             tally.dropped["flat group"] += len(rows_of)
             rows_of = []
         for tree, rows in rows_of:
@@ -97,39 +96,17 @@ class Harvester:
             tally.rows += len(rows)
         tally.samples += len(samples)
         tally.barren = 0 if samples else tally.barren + 1
-        return Harvest(samples, _metrics(sealed.sessions, left, len(samples), flat=flat))
+        return Harvest(
+            samples, _metrics(sealed.sessions, found.left, len(samples), flat=found.flat)
+        )
 
-    def _rows(self, sealed: SealedGroup) -> list[tuple[SessionTree, list[TrainingRow]]]:
-        if not sealed.sessions:
-            return []
-        digests = self._deriver.needs_digests
-        table = TurnTable.build([sealed.group], sealed.sessions, digests=digests)
-        values = self._deriver.derive(table)
-        if not isinstance(values, Advantages):
-            raise InvalidInput(
-                f"deriver {self._deriver.name!r} gives rewards; the trainer needs advantages: turn "
-                "them into advantages first, or use a deriver such as GRPO()",
-            )
-        checked = ((tree, self._checked(tree, values)) for tree in sealed.sessions)
-        return [(tree, rows) for tree, rows in checked if rows]
-
-    def _checked(self, tree: SessionTree, values: Advantages) -> list[TrainingRow]:
+    def _rows(self, sealed: SealedGroup) -> GroupRows:
         try:
-            rows, dropped = build_rows(tree)
-            rows = apply(rows, values)
-            for row in rows:
-                validate_row(row)
+            return group_rows(sealed, self._deriver, advantages=True)
         except UnsupportedModality as error:
             raise UnsupportedModality(
                 f"{error} (with TRL, images go through the environment_factory of GRPOSpec)",
             ) from error
-        except InvalidInput as error:
-            self.tally.dropped[str(error)] += 1
-            return []
-        if not rows:
-            reason = dropped[0].reason if dropped else "no sampled token"
-            self.tally.dropped[reason] += 1
-        return rows
 
 
 def _metrics(

@@ -39,6 +39,7 @@ TRAPS = [
     ("actor.prox_logp_method", "loglinear", "versions-unshifted"),
     ("actor.attn_impl", "sdpa", "packed-attention"),
     ("gconfig.n_samples", 8, "grouped-groups"),
+    ("actor.temperature", 0.7, "temperatures-differ"),
     ("gconfig.top_p", 0.95, "bent-distribution"),
     ("gconfig.top_k", 50, "bent-distribution"),
     ("gconfig.stop", ["</answer>"], "bent-distribution"),

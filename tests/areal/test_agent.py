@@ -25,8 +25,8 @@ def proxy(
     """AReaL's engine with a proxy in front of it."""
     from areal.api.cli_args import AgentConfig
 
-    settings = getattr(request, "param", {})
-    agent = AgentConfig(agent_cls_path="x", mode="inline", engine_max_tokens=512, **settings)
+    settings = {"mode": "inline", "engine_max_tokens": 512, **getattr(request, "param", {})}
+    agent = AgentConfig(agent_cls_path="x", **settings)
     made = engine(max_head_offpolicyness=2, tokenizer_path=tiny.path, agent=agent)
     with proxying(made) as address:
         yield made, address
@@ -56,6 +56,18 @@ def test_an_environment_is_played_through_the_proxy(
     said = [tiny.tokenizer.decode(ids[mask.bool()]) for ids, mask in _rows(trajectory)]
     for text, turn in zip(said, tree.turns, strict=True):
         assert str(turn.message["content"]) in text
+
+
+@pytest.mark.parametrize("proxy", [{"mode": "subproc"}], indirect=True)
+def test_an_environment_is_played_in_another_process(
+    proxy: tuple[Any, str], tmp_path: Path
+) -> None:
+    """AReaL's subprocesses give address and key through the environment only."""
+    agent = EnvAgent("tests.areal.worlds:Moody", tmp_path, max_tokens=8)
+    (trajectory,) = rollout(proxy, agent, task_dataset(some(1)))
+    assert trajectory["input_ids"].shape[0] == 3
+    with Run(tmp_path) as run:
+        assert len(list(run.summaries())) == 1
 
 
 @pytest.mark.parametrize(

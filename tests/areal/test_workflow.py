@@ -196,10 +196,10 @@ def test_hung_sessions_do_not_stop_training(
     """Five groups hang for ever, where AReaL alone stands still at three: training goes on."""
     made = engine(max_head_offpolicyness=1)
     if where == "environment":
-        flow = workflow(tiny, tmp_path / "runs", session_timeout=8.0)
+        flow = workflow(tiny, tmp_path / "runs", session_timeout=12.0)
         hung = some(5, hang=True)
     else:
-        flow = workflow(tiny, tmp_path / "runs", turn_timeout=8.0)
+        flow = workflow(tiny, tmp_path / "runs", turn_timeout=12.0)
         hung = [Task(id=f"mute{i}", prompt="Is it @@?") for i in range(5)]
         server.mute_on = tuple(tiny.tokenizer.encode("@@", add_special_tokens=False))
     batch = within(WITHIN, made.prepare_batch, loader(hung + some(9)), flow, group_size=1)

@@ -8,14 +8,12 @@ w = p_prox / p_behaviour, left out above a cap; p_prox is the policy before the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tests.gradient.case import CAP, CLIP
-
-if TYPE_CHECKING:
-    from trajgym.trajectory import TrainingRow
+from trajgym.trajectory import TrainingRow
 
 
 def reference(model: Any, rows: list[TrainingRow], *, decoupled: bool = False) -> dict[str, Any]:
