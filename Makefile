@@ -51,6 +51,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/bench_import.py
 	$(BIN)/python benchmarks/bench_export.py
 	$(BIN)/python benchmarks/bench_sandbox.py
+	$(BIN)/python benchmarks/bench_gui.py
 
 .PHONY: system
 system:  ## Packages, Docker engine and base image, where we may install them.

@@ -489,6 +489,17 @@ async def test_unforkable_is_declared() -> None:
             await session.fork(0)
 
 
+async def test_a_task_can_refuse_forks() -> None:
+    """A task whose turns must not be done twice says so in its data."""
+    once = Task(id="once", data={**TASK.data, "replayable": False})
+    async with Session(counter(), once) as session:
+        await session.step(call(("add", "{}")))
+        with pytest.raises(Unforkable, match="can't be replayed"):
+            await session.fork(0)
+        with pytest.raises(Unforkable, match="can't be replayed"):
+            await session.fork(None)
+
+
 async def test_fork_from_snapshot_replays_only_the_rest() -> None:
     """With snapshots, what can't be replayed before them does not matter."""
     Snapshots.resets.clear()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -309,3 +311,18 @@ def test_webarena_comparisons() -> None:
     assert url_matches("http://a/d", "http://a/b |OR| http://a/d")
     assert contents_match("Total: 5 EUR", {"must_include": ["total |OR| sum"]})
     assert not contents_match("", {"must_include": ["total"]})
+
+
+@pytest.mark.docker
+def test_the_example_runs(tmp_path: Path, browser_image: None) -> None:
+    """The example solves its task and leaves a picture of every turn."""
+    script = Path(__file__).parents[2] / "examples" / "browser.py"
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "pictures")],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("score 1.0\n")
+    assert len(list((tmp_path / "pictures").iterdir())) == 4
