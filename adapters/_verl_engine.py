@@ -28,6 +28,7 @@ class VerlEngine(TokenEngine):
         prompt_length: most ids before a row's first sampled token.
         response_length: most ids from there on.
         padded: rows are padded to these two lengths (V0); otherwise only their sum counts.
+        context: most ids that the servers take, ``rollout.max_model_len``; None for no bound.
         version: trainer's step, where the servers don't say which weights they hold.
         logprobs_mode: verl's ``rollout.logprobs_mode``.
     """
@@ -43,6 +44,7 @@ class VerlEngine(TokenEngine):
         response_length: int,
         padded: bool,
         version: int,
+        context: int | None = None,
         logprobs_mode: str | None = "processed_logprobs",
     ) -> None:
         self._client = client
@@ -50,6 +52,9 @@ class VerlEngine(TokenEngine):
         self._prompt_length = prompt_length
         self._response_length = response_length
         self._padded = padded
+        self._most = prompt_length + response_length
+        if context is not None:
+            self._most = min(self._most, context - 1)  # SGLang keeps one id for itself
         self._version = version
         self._row: list[int] = []
         self._start = 0
@@ -108,15 +113,15 @@ class VerlEngine(TokenEngine):
             )
         if not known or prompt[:known] != self._row:
             self._start = len(prompt)
-        room = self._prompt_length + self._response_length - len(prompt)
+        room = self._most - len(prompt)
         if self._padded:
             room = min(room, self._start + self._response_length - len(prompt))
             room = room if self._start <= self._prompt_length else 0
         if room < 1:
             raise Truncate(
                 "context",
-                f"a prompt of {len(prompt)} ids leaves no room in {self._prompt_length} + "
-                f"{self._response_length} (data.max_prompt_length, data.max_response_length)",
+                f"a prompt of {len(prompt)} ids leaves no room in {self._most} "
+                "(data.max_prompt_length, data.max_response_length, rollout.max_model_len)",
             )
         return room
 

@@ -68,6 +68,12 @@ class Config:
                 return _DEFAULTS.get(key)
         return found
 
+    def number(self, key: str) -> float | None:
+        """Return a number, None for anything else: an interpolation, or nothing."""
+        found = self.get(key)
+        is_number = isinstance(found, int | float) and not isinstance(found, bool)
+        return found if is_number else None
+
     @property
     def section(self) -> dict[str, Any]:
         """Our own section."""
@@ -157,8 +163,8 @@ def _logprobs(config: Config) -> Iterator[LintFinding]:
 
 
 def _distribution(config: Config) -> Iterator[LintFinding]:
-    top_p, top_k = config.get(f"{_ROLLOUT}.top_p"), config.get(f"{_ROLLOUT}.top_k")
-    if top_p != 1 or top_k not in {-1, 0}:
+    top_p, top_k = config.number(f"{_ROLLOUT}.top_p"), config.number(f"{_ROLLOUT}.top_k")
+    if top_p not in {None, 1} or top_k not in {None, -1, 0}:
         yield LintFinding(
             "cut-distribution",
             f"{_ROLLOUT}.top_p",
@@ -255,35 +261,38 @@ def _rows(config: Config) -> Iterator[LintFinding]:
             "this trainer takes one row of a session, and every session would end in an error",
             "set trajgym.outputs to main, or use trainer.use_v1",
         )
-    batch, workers = (
-        config.get("data.train_batch_size"),
-        config.get(f"{_ROLLOUT}.agent.num_workers"),
-    )
-    if not config.get("trainer.use_v1") and batch and workers and batch % workers:
+    limit = config.number(f"{_ROLLOUT}.max_model_len")
+    prompt = config.number("data.max_prompt_length")
+    response = config.number("data.max_response_length")
+    if limit and prompt and response and limit < prompt + response:
         yield LintFinding(
-            "v0-workers",
-            f"{_ROLLOUT}.agent.num_workers",
-            f"the old trainer splits {batch} prompts over {workers} workers and fails",
-            "choose a divisor of data.train_batch_size",
+            "short-context",
+            f"{_ROLLOUT}.max_model_len",
+            f"the servers stop at {limit} ids, before max_prompt_length + max_response_length "
+            f"({prompt + response}): sessions are cut there",
+            f"set it to {prompt + response} or more",
         )
-    mini = config.get("actor_rollout_ref.actor.ppo_mini_batch_size")
-    if config.get("trainer.use_v1") and batch % mini:
+
+
+def _batches(config: Config) -> Iterator[LintFinding]:
+    batch = config.number("data.train_batch_size")
+    workers = config.number(f"{_ROLLOUT}.agent.num_workers")
+    mini = config.number("actor_rollout_ref.actor.ppo_mini_batch_size")
+    if not config.get("trainer.use_v1"):
+        if batch and workers and batch % workers:
+            yield LintFinding(
+                "v0-workers",
+                f"{_ROLLOUT}.agent.num_workers",
+                f"the old trainer splits {batch} prompts over {workers} workers and fails",
+                "choose a divisor of data.train_batch_size",
+            )
+    elif batch and mini and batch % mini:
         yield LintFinding(
             "padded-batch",
             "actor_rollout_ref.actor.ppo_mini_batch_size",
             f"a batch of {batch} prompts is filled up with empty rows to a multiple of {mini}, and "
             "mini-batches are counted in rows: some hold next to nothing",
             "choose a divisor of data.train_batch_size",
-        )
-    limit = config.get(f"{_ROLLOUT}.max_model_len")
-    room = config.get("data.max_prompt_length") + config.get("data.max_response_length")
-    if limit and limit < room:
-        yield LintFinding(
-            "short-context",
-            f"{_ROLLOUT}.max_model_len",
-            f"the servers stop at {limit} ids, before max_prompt_length + max_response_length "
-            f"({room}): sessions then fail instead of being cut and scored",
-            f"set it to {room} or more",
         )
 
 
@@ -294,6 +303,7 @@ _CHECKS: tuple[Callable[[Config], Iterator[LintFinding]], ...] = (
     _trainer,
     _correction,
     _rows,
+    _batches,
 )
 
 

@@ -216,6 +216,7 @@ class TrajgymAgentLoop(AgentLoopBase):  # type: ignore[misc]
             response_length=int(config.response_length),
             padded=settings.outputs == "main",
             version=step,
+            context=config.get("max_model_len"),
             logprobs_mode=config.get("logprobs_mode", "processed_logprobs"),
         )
         return TokenPolicy(

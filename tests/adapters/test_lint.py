@@ -98,6 +98,15 @@ def test_each_setting_that_misleads_is_named(
     assert code not in codes(tmp_path, {})
 
 
+def test_values_that_hydra_fills_in_are_left_alone(tmp_path: Path) -> None:
+    """Interpolations are no numbers yet, and no reason to fail or to blame."""
+    later = "${oc.env:SIZE}"
+    keys = ("n", "top_p", "top_k", "max_model_len", "agent.num_workers")
+    changes: dict[str, Any] = {f"{ROLLOUT}.{key}": later for key in keys}
+    changes |= {"data.train_batch_size": later, "data.max_prompt_length": later}
+    assert codes(tmp_path, changes) == []
+
+
 def test_rows_that_a_stock_loop_would_run(tmp_path: Path) -> None:
     """The loops that verl takes by default are named with what they do to tools and rewards."""
     rows = [

@@ -176,14 +176,23 @@ async def test_settings_of_a_yaml_entry(tiny: Any) -> None:
     assert output.extra_fields["reward_extra_info"]["trajgym_turns"] == 1.0
 
 
-async def test_a_full_context_ends_the_session_scored(tiny: Any, tmp_path: Path) -> None:
-    """A session that fills max_prompt_length + max_response_length is cut there and scored."""
-    limits = ["data.max_prompt_length=300", "data.max_response_length=24"]
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [
+        (["data.max_prompt_length=300", "data.max_response_length=24"], 324),
+        (["actor_rollout_ref.rollout.max_model_len=325"], 324),
+    ],
+)
+async def test_a_full_context_ends_the_session_scored(
+    tiny: Any, tmp_path: Path, limits: list[str], most: int
+) -> None:
+    """A session that fills the rows' lengths, or the servers', is cut there and scored."""
     made = loop(tiny, FakeServers(), *limits, f"+trajgym.store={tmp_path}")
     (output,) = await made.run(sampling(), **row(TASK, WORDS, session=3))
-    assert len(output.prompt_ids) + len(output.response_ids) <= 300 + 24
+    assert len(output.prompt_ids) + len(output.response_ids) <= most
     (tree,) = stored(tmp_path)
     assert tree.attempts[0].status.kind == "truncated"
+    assert str(tree.attempts[0].status) != "truncated:turns"
     assert tree.attempts[0].outcome is not None
 
 
