@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trajgym.trajectory import InvalidInput, validate_row
+from trajgym.trajectory import InvalidInput, UnsupportedModality, validate_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,6 +69,7 @@ def areal_tensors(
 
     Raises:
         InvalidInput: no rows, or values that don't fit the form.
+        UnsupportedModality: a row shows images.
         InvalidRow: a row that AReaL would mangle: see :func:`trajgym.trajectory.validate_row`.
     """
     import torch
@@ -77,6 +78,11 @@ def areal_tensors(
         raise InvalidInput("there are no rows; return None to AReaL instead")
     for row in rows:
         validate_row(row)
+        if row.images:
+            raise UnsupportedModality(
+                f"row of session {row.session} shows images: their pixels don't go along, and "
+                "placeholders must not train without them",
+            )
     form = rows[0].advantage is not None if dense is None else dense
     made = [areal_arrays(row, dense=form) for row in rows]
     if turn_ids:

@@ -70,6 +70,9 @@ class TrajgymWorkflow(RolloutWorkflow):  # type: ignore[misc]
         turn_timeout: seconds until a policy call without an answer fails its session; pauses of
             the engine don't count.
         session_timeout: wall-clock seconds of one session, pauses included; then it fails.
+        group_timeout: seconds until a group is given up, which its sessions' deadlines should make
+            needless: an environment that can't be cancelled may. By default what all of them add
+            up to.
         skip_flat: give None for groups from which nothing can be learned.
         evaluation: allow settings that a trained policy must not sample with, such as ``greedy``.
         **runner_options: more settings of :class:`trajgym.rollout.Runner`, such as ``retries``,
@@ -97,6 +100,7 @@ class TrajgymWorkflow(RolloutWorkflow):  # type: ignore[misc]
         concurrency: int | None = None,
         turn_timeout: float = 600.0,
         session_timeout: float = 3600.0,
+        group_timeout: float | None = None,
         skip_flat: bool = False,
         evaluation: bool = False,
         **runner_options: Any,
@@ -124,10 +128,7 @@ class TrajgymWorkflow(RolloutWorkflow):  # type: ignore[misc]
         self._dense = dense
         self._turn_ids = areal_major() > 1 if turn_ids is None else turn_ids
         self._skip_flat = skip_flat
-        kind = self._plan.spec.resolve()
-        tries = 1 + int(runner_options.get("retries", 0))
-        once = session_timeout + kind.reset_seconds + kind.verify_seconds + kind.close_seconds
-        self._group_seconds = tries * once + _GRACE
+        self._group_seconds = group_timeout or self._longest()
 
     async def arun_episode(self, engine: Any, data: dict[str, Any]) -> dict[str, Any] | None:
         """Run a task's group; return its rows as tensors ``[B, T]``, or None if it has none.
@@ -142,13 +143,26 @@ class TrajgymWorkflow(RolloutWorkflow):  # type: ignore[misc]
                 return await self._episode(engine, task)
         except TimeoutError:
             _log.error(
-                "group of %s: not sealed within %g s, though its sessions had deadlines",
+                "group of %s: given up after %g s; the sessions that hold it up keep their places",
                 str(data)[:80],
                 self._group_seconds,
             )
         except Exception:  # noqa: BLE001 - boundary: logged; AReaL counts None as rejected
             _log.exception("group of %s: no rows", str(data)[:80])
         return None
+
+    def _longest(self) -> float:
+        """Return how many seconds a group can take if every deadline is used up.
+
+        The rivals of a round of an expansion run side by side.
+        """
+        plan = self._plan
+        kind = plan.spec.resolve()
+        tries = 1 + int(plan.runner_options.get("retries", 0))
+        expansion = plan.runner_options.get("expansion")
+        tries += 0 if expansion is None else int(expansion.rounds)
+        around = kind.reset_seconds + kind.verify_seconds + kind.close_seconds
+        return tries * (plan.session_timeout + around) + _GRACE
 
     async def _episode(self, engine: Any, task: Task) -> dict[str, Any] | None:
         sealed = await sessions_for(self._plan, engine).play(task)

@@ -13,7 +13,15 @@ from tests.adapters.build import exact_session, groups_of
 from tests.conftest import load_golden
 from trajgym.adapters.areal import areal_tensors
 from trajgym.rewards import GRPO, Advantages, OutcomeReward, Rewards, TurnTable, apply
-from trajgym.trajectory import InvalidInput, InvalidRow, SessionTree, TrainingRow, build_rows
+from trajgym.trajectory import (
+    ImageRef,
+    InvalidInput,
+    InvalidRow,
+    SessionTree,
+    TrainingRow,
+    UnsupportedModality,
+    build_rows,
+)
 
 STEPS = (0.25, -0.5, 1.0)
 
@@ -149,6 +157,9 @@ def test_what_areal_would_mangle_is_refused() -> None:
         areal_tensors([bare])
     with pytest.raises(InvalidInput, match="scalar form"):
         areal_tensors(rows, dense=False)
+    pictured = dataclasses.replace(rows[0], images=(ImageRef(0, 1, "ab" * 32, "p"),))
+    with pytest.raises(UnsupportedModality):
+        areal_tensors([pictured])
     mask = rows[0].loss_mask.copy()
     mask[-1] = False
     with pytest.raises(InvalidRow):

@@ -12,6 +12,7 @@ import pytest
 
 from tests.areal.worlds import Moody, Together
 from trajgym.rewards import GRPO, TurnTable, apply
+from trajgym.rollout import TreeExpansion
 from trajgym.trajectory import InvalidInput, Run, SessionTree, Task, TrainingRow, build_rows
 
 pytestmark = pytest.mark.timeout(600)
@@ -218,6 +219,16 @@ def test_hung_sessions_do_not_stop_training(
     assert all(a["input_ids"].tobytes() in known for t in batch for a in unpadded(t))
 
 
+def test_a_group_that_can_not_be_ended_is_given_up(
+    tiny: Any, engine: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Whatever holds a group up, AReaL gets its answer and its capacity back."""
+    made = engine()
+    made.submit(_data(some(1, hang=True))[0], workflow(tiny, tmp_path, group_timeout=1.0))
+    assert within(WITHIN, made.wait, 1) == [None]
+    assert made.workflow_executor.staleness_manager.get_stats().rejected == 1
+
+
 def test_a_broken_member_leaves_and_its_siblings_stay(
     tiny: Any, engine: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -301,6 +312,22 @@ def test_two_plans_for_one_store_are_refused(
     assert len(first) == 1
     made.submit(_data(some(1))[0], workflow(tiny, tmp_path, samples=2))
     assert within(WITHIN, made.wait, 1) == [None]
+
+
+def test_a_tree_of_attempts_is_trained_once(
+    tiny: Any, engine: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Sessions that are forked come back as rows that train each sampled token once."""
+    flow = workflow(tiny, tmp_path, samples=2, expansion=TreeExpansion(nodes=2, rounds=1))
+    made = engine()
+    (trajectory,) = within(WITHIN, made.rollout_batch, _data(some(1)), flow)
+    made.destroy()
+    _, trees = recorded(tmp_path)
+    assert {len(tree.attempts) for tree in trees.values()} == {3}
+    tokens = [turn.tokens for tree in trees.values() for turn in tree.turns]
+    sampled = sum(int(t.sampled_mask.sum()) for t in tokens if t is not None)
+    assert int(trajectory["loss_mask"].sum()) == sampled
+    assert trajectory["input_ids"].shape[0] == 6
 
 
 def test_members_too_old_leave_their_group(
