@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trajgym.rollout._policy import PolicyRejected
+from trajgym.rollout._policy import PolicyGarbage, PolicyRejected
 from trajgym.trajectory import ImageRef
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-__all__ = ["find_images"]
+    from trajgym.trajectory import IntArray
+
+__all__ = ["find_images", "refuse_placeholders"]
 
 
 def find_images(
@@ -50,6 +52,27 @@ def find_images(
             "messages show",
         )
     return tuple(found)
+
+
+def refuse_placeholders(
+    placeholder_ids: frozenset[int], response: IntArray | Sequence[int], name: str
+) -> None:
+    """Refuse a response with ids that stand for pieces of an image: there are no pixels.
+
+    Args:
+        placeholder_ids: ids that stand for pieces of images only.
+        response: what was sampled.
+        name: of the policy, for the error.
+
+    Raises:
+        PolicyGarbage: it holds one.
+    """
+    wrong = placeholder_ids.intersection(int(i) for i in response) if placeholder_ids else ()
+    if wrong:
+        raise PolicyGarbage(
+            f"{name}: the model sampled an image's placeholder (id {min(wrong)}); no trainer can "
+            "take one without its pixels: suppress it in the engine",
+        )
 
 
 def _find(ids: list[int], wanted: list[int], start: int) -> int | None:

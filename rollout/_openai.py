@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import dataclasses
+import logging
 import os
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
 from trajgym.envs import Reply
 from trajgym.rollout._completion import read_completion
+from trajgym.rollout._image_spans import refuse_placeholders
 from trajgym.rollout._policy import (
     Policy,
     PolicyError,
@@ -19,11 +21,12 @@ from trajgym.rollout._policy import (
     PolicyUnavailable,
 )
 from trajgym.rollout._retry import Retry
-from trajgym.trajectory import Sampling, images_to_user
+from trajgym.trajectory import Sampling, blob_hashes, images_to_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from trajgym.envs import Sampled
     from trajgym.rollout._policy import PolicyRequest
     from trajgym.rollout._renderer import Renderer
     from trajgym.trajectory import Message
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["OpenAIPolicy"]
 
 _BLOB = "blob:"
+_log = logging.getLogger(__name__)
 
 
 class OpenAIPolicy(Policy):
@@ -55,7 +59,8 @@ class OpenAIPolicy(Policy):
         token_ids: ask for ids and log-probs; an answer without them is then an error.
         versions: returns the policy version that the server now holds; asked before and after each
             call, so that a turn in which it changed carries a range.
-        renderer: finds reasoning and tool calls in returned ids, for spans; none without it.
+        renderer: finds reasoning and tool calls in returned ids, for spans, and the placeholders of
+            images, without which a turn with images has no training row; none without it.
         timeout: seconds for one try.
         retry: how often and how long.
         extra_body: further fields of the request.
@@ -123,7 +128,7 @@ class OpenAIPolicy(Policy):
         )
         return Reply(
             message=found.message,
-            sampled=found.sampled,
+            sampled=await self._placed(found.sampled, request),
             finish=found.finish,
             usage=found.usage,
             sampling=self._sampling_of(request),
@@ -136,6 +141,27 @@ class OpenAIPolicy(Policy):
         client, self._client = self._client, None
         if client is not None:
             await client.close()
+
+    async def _placed(self, sampled: Sampled | None, request: PolicyRequest) -> Sampled | None:
+        """Return what was sampled with the places of the images in the prompt, if they are there.
+
+        A server that returns other ids than the renderer's processor makes gets no places: such
+        turns are refused as training rows.
+        """
+        if sampled is None or self._renderer is None:
+            return sampled
+        refuse_placeholders(self._renderer.placeholder_ids, sampled.response_ids, self.name)
+        if not any(blob_hashes(request.messages)):
+            return sampled
+        renderer = self._renderer.showing(request.images)
+        try:
+            images = await asyncio.to_thread(
+                renderer.images_in, sampled.prompt_ids, request.messages
+            )
+        except PolicyRejected as error:
+            _log.warning("%s: images are not mapped to ids: %s", self.name, error)
+            return sampled
+        return dataclasses.replace(sampled, images=images)
 
     async def _ask(self, body: dict[str, Any], session: str, begun: float) -> tuple[Any, float]:
         """Return the answer and the seconds lost before the try that gave it."""

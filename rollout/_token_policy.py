@@ -11,6 +11,7 @@ import numpy as np
 
 from trajgym.envs import Reply, Sampled
 from trajgym.rollout._engine import ShownImage
+from trajgym.rollout._image_spans import refuse_placeholders
 from trajgym.rollout._policy import Policy, PolicyGarbage, PolicyUnavailable
 from trajgym.trajectory import Sampling, Segment, Usage, blob_hashes
 
@@ -143,7 +144,7 @@ class TokenPolicy(Policy):
             raise PolicyUnavailable(
                 f"{self.name}: the engine gave no token (finish {response.finish!r})"
             )
-        self._refuse_placeholders(response.ids)
+        refuse_placeholders(self.renderer.placeholder_ids, response.ids, self.name)
         parsed = self.renderer.parse(response.ids, prompt.ids, request.tools)
         return Reply(
             message=parsed.message,
@@ -174,15 +175,6 @@ class TokenPolicy(Policy):
             return prompt._replace(images=images)
 
         return await asyncio.to_thread(make)  # decoding pictures takes its time
-
-    def _refuse_placeholders(self, response: list[int]) -> None:
-        """Refuse a response with ids that stand for pieces of an image: there are no pixels."""
-        wrong = self.renderer.placeholder_ids.intersection(response)
-        if wrong:
-            raise PolicyGarbage(
-                f"{self.name}: the model sampled an image's placeholder (id {min(wrong)}); no "
-                "trainer can take one without its pixels: suppress it in the engine",
-            )
 
     @staticmethod
     def _prompt(renderer: Renderer, request: PolicyRequest) -> _Prompt:

@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.pictures import COLOURS, Screen, click, picture
 from trajgym.adapters import export, read_rows
 from trajgym.envs import EnvSpec, Reply, Sampled, Session
+from trajgym.envs._ledger import TokenTail
 from trajgym.rewards import Advantages, OutcomeReward, Rewards, TurnTable, get_deriver
 from trajgym.rollout import (
     FakeEngine,
@@ -23,15 +26,18 @@ from trajgym.rollout import (
     collect,
 )
 from trajgym.trajectory import (
+    Attempt,
     ImageRef,
     InvalidInput,
     InvalidRow,
     Run,
     Sampling,
     Segment,
+    SessionRecord,
     SessionTree,
     Store,
     Task,
+    Turn,
     UnsupportedModality,
     blob_hashes,
     build_rows,
@@ -153,6 +159,52 @@ async def test_another_picture_behind_the_same_ids_is_another_prompt(tmp_path: P
     assert [turn.tokens.prompt_kept for turn in tree.turns if turn.tokens] == [0, 8, 2]
     assert [tree.images(turn) for turn in tree.turns] == [[one], [one], [two]]
     assert tree.prompt(tree.turns[2]).tolist() == more
+
+
+Piece = tuple[int, str]
+"""An id of text and no blob, or how many placeholders and their blob."""
+
+
+def spelled(pieces: list[Piece]) -> tuple[list[int], tuple[ImageRef, ...]]:
+    """Return the ids and the images of pieces."""
+    ids: list[int] = []
+    images = []
+    for number, blob in pieces:
+        if blob:
+            images.append(ImageRef(len(ids), len(ids) + number, blob, "p"))
+        ids += [9] * number if blob else [number]
+    return ids, tuple(images)
+
+
+pieces = st.one_of(
+    st.tuples(st.integers(1, 4), st.just("")),
+    st.tuples(st.integers(1, 3), st.sampled_from("ab")),
+)
+edits = st.tuples(st.integers(0, 12), st.lists(pieces, min_size=1, max_size=4))
+
+
+@given(st.lists(edits, min_size=1, max_size=6))
+def test_prompts_with_images_come_back_from_their_deltas(history: list[Any]) -> None:
+    """However contexts are cut and gone on with, ids and images read back as they were given."""
+    tail, shown, turns, given_prompts = TokenTail(), list[Piece](), list[Turn](), []
+    for index, (cut, more) in enumerate(history):
+        whole = [*(shown if cut > 8 else shown[:cut]), *more]
+        ids, images = spelled(whole)
+        taken = tail.take(sampled(ids, *images))
+        old_ids, old_images = spelled(shown)
+        begins = [i for i in images if i.start < len(old_ids)]
+        follows = ids[: len(old_ids)] == old_ids and begins == list(old_images)
+        assert taken.broken is (index > 0 and not follows)
+        given_prompts.append((ids, list(images)))
+        message = {"role": "assistant", "content": ""}
+        parent = index - 1 if index else None
+        turns.append(Turn(index=index, parent=parent, message=message, tokens=taken.tokens))
+        tail, shown = taken.tail, [*whole, (7, ""), (8, "")]
+    record = SessionRecord(id="s", task="t", env={"id": "e"})
+    tree = SessionTree(record, turns, [Attempt(leaf=len(turns) - 1)])
+    for turn, (ids, held) in zip(turns, given_prompts, strict=True):
+        assert tree.prompt(turn).tolist() == ids
+        assert tree.images(turn) == held
 
 
 async def test_a_sampled_placeholder_ends_the_session_by_name(tmp_path: Path) -> None:

@@ -35,13 +35,17 @@ def test_golden_rows(golden: tuple[SessionTree, dict[str, Any]]) -> None:
         with pytest.raises(InvalidRow, match="turn 0 is a text turn"):
             build_rows(tree)
         return
-    built = build_rows(tree)
+    if expect.get("images"):
+        with pytest.raises(UnsupportedModality):
+            build_rows(tree)
+    built = build_rows(tree, images=expect.get("images", False))
     assert [list(row.turns) for row in built.rows] == [row["turns"] for row in expect["rows"]]
     for row, wanted in zip(built.rows, expect["rows"], strict=True):
         validate_row(row)
         for name in COLUMNS:
             if name in wanted:
                 assert getattr(row, name).astype(int).tolist() == wanted[name], name
+        assert [list(image) for image in row.images] == wanted.get("images", [])
     assert bool(built.dropped) == expect.get("unscored", False)
 
 

@@ -20,7 +20,7 @@ from trajgym.envs.gui._anthropic_actions import AnthropicVerb, Direction, parse_
 from trajgym.envs.gui._desktop import DESKTOP_SIZE, Desktop, PictureForm, ScreenEnded
 from trajgym.envs.gui._desktop_demo import demo_script
 from trajgym.envs.gui._desktop_tasks import DesktopRecord, load_desktop_tasks
-from trajgym.envs.gui._desktop_world import check_all, set_up
+from trajgym.envs.gui._desktop_world import check_all, finish, set_up
 from trajgym.envs.gui._errors import GuiDied
 from trajgym.envs.gui._openai_actions import OpenAIAction, parse_openai
 from trajgym.envs.gui._ui_tars_actions import parse_ui_tars
@@ -157,7 +157,7 @@ class DesktopEnvBase(Env):
         held = self._running
         if held.record.infeasible:
             return Outcome(score=float(self.gave_up), passed=self.gave_up)
-        await set_up(held.sandbox, held.desktop, held.record.before_checks)
+        await finish(held.sandbox, held.desktop, held.record.before_checks)
         enough = any if held.record.any_of else all
         end = time.monotonic() + _PATIENCE
         while True:

@@ -134,7 +134,7 @@ class DesktopRecord(_Part):
         setup: done in order before the agent begins.
         checks: what must hold at the end.
         any_of: one check is enough; else all must hold.
-        before_checks: done after the agent's last turn and before the checks.
+        before_checks: done after the agent's last turn and before the checks, as far as they go.
         infeasible: it can't be done; solved by an agent that gives up.
         source: where the record is from.
     """

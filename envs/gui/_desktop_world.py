@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from trajgym.envs.gui._desktop import ScreenEnded
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from trajgym.envs.gui._desktop_tasks import Step
     from trajgym.envs.sandbox import Sandbox
 
-__all__ = ["Checked", "SetupFailed", "check_all", "set_up"]
+__all__ = ["Checked", "SetupFailed", "check_all", "finish", "set_up"]
 
 _COMMAND_SECONDS = 60.0
 
@@ -63,6 +64,20 @@ async def set_up(sandbox: Sandbox, desktop: Desktop, steps: Iterable[Step]) -> N
             await _do(sandbox, desktop, step)
         except (BadAction, SandboxFileError, _StepFailed) as error:
             raise SetupFailed(f"step {number} ({step.do}): {error}") from error
+
+
+async def finish(sandbox: Sandbox, desktop: Desktop, steps: Iterable[Step]) -> None:
+    """Carry out the steps that a task has before its checks, as far as they go.
+
+    The agent may have closed the window that a step speaks of: the checks tell what that means.
+
+    Raises:
+        GuiDied: the desktop does not answer.
+        SandboxDied: the sandbox is gone.
+    """
+    for step in steps:
+        with suppress(BadAction, SandboxFileError, ScreenEnded, _StepFailed):
+            await _do(sandbox, desktop, step)
 
 
 async def _do(sandbox: Sandbox, desktop: Desktop, step: Step) -> None:

@@ -33,7 +33,8 @@ def test_sft_has_passed_attempts_only(tmp_path: Path) -> None:
     trees, groups = golden_run()
     report = export("sft", trees, groups, tmp_path)
     lines = read(tmp_path / "sft.jsonl")
-    assert {line["session"] for line in lines} == {"fork", "rewrite", "screenshot", "subagent"}
+    names = {"fork", "pictures", "rewrite", "screenshot", "subagent"}
+    assert {line["session"] for line in lines} == names
     assert all(line["passed"] for line in lines)
     reasons = {(d.session, d.attempt): d.reason for d in report.dropped}
     assert reasons["fork", 1] == "did not pass (score 0)"

@@ -72,7 +72,7 @@ async def sandbox() -> AsyncIterator[Sandbox]:
 
 @pytest.fixture
 async def desktop(sandbox: Sandbox) -> AsyncIterator[Desktop]:
-    async with Desktop(sandbox) as opened:
+    async with Desktop(sandbox, settle=10.0) as opened:
         yield opened
 
 
@@ -130,6 +130,15 @@ async def test_keys_and_pointer_reach_applications(sandbox: Sandbox, desktop: De
     assert await desktop.clipboard() == text
     await desktop.set_clipboard("Füße\n")
     assert await desktop.clipboard() == "Füße\n"
+
+
+async def test_a_step_ends_when_the_application_has_followed(sandbox: Sandbox) -> None:
+    """What was typed at once is on the disk when the step returns, however long the text."""
+    text = "".join(f"word{number} " for number in range(400))
+    async with Desktop(sandbox, settle=60.0) as patient:
+        await patient.launch(["mousepad", "/home/agent/long.txt"])
+        await patient.act([TypeText(text), PressKeys(("Control", "s"))])
+        assert (await sandbox.read_file("/home/agent/long.txt")).decode().strip() == text.strip()
 
 
 async def test_windows_are_waited_for_and_found(desktop: Desktop) -> None:
@@ -270,6 +279,21 @@ async def test_a_set_up_that_fails_is_no_score(shared: None) -> None:
         pass
     assert (str(session.status), session.outcome) == ("failed:setup", None)
     assert "step 0 (run): 'exit 3' ended with status 3" in session.attempt.cause
+
+
+async def test_steps_before_the_checks_go_as_far_as_they_can(shared: None) -> None:
+    """A window that the agent has closed is no failure of the task: its checks decide."""
+    data = {
+        **FREE.data,
+        "before_checks": [
+            {"do": "close", "title": "no such window"},
+            {"do": "run", "command": "touch /home/agent/made"},
+        ],
+    }
+    async with Session(EnvSpec(id="desktop"), Task(id="after", data=data)) as session:
+        await session.step("Done.")
+    assert session.outcome is not None
+    assert session.outcome.passed
 
 
 async def test_giving_up_on_what_can_be_done_is_not_solved(shared: None) -> None:

@@ -243,6 +243,31 @@ async def test_a_renderer_finds_the_spans() -> None:
     assert (span.call_id, span.start, span.end) == ("srv-1", 0, len(ids) - 1)
 
 
+async def test_images_are_found_in_the_ids_that_the_server_returns() -> None:
+    """Placeholders in the prompt's ids are mapped to images; other ids are left unmapped."""
+    blob = "ab" * 32
+    renderer = ByteRenderer()
+    messages = [{"role": "user", "content": [{"type": "text", "text": "see"}, image_part(blob)]}]
+    prompt = renderer.render(messages)
+    given = {"messages": messages, "images": {blob: b"\x89PNG"}}
+    found = []
+    for ids in (prompt, [1, 2, 3]):
+        answer = exact([65, 260], [-1.0, -1.0])
+        answer.body["prompt_token_ids"] = ids
+        async with asking(answer, token_ids=True, renderer=renderer) as (asked, _):
+            reply = await asked.sample(request(**given))
+        assert reply.sampled is not None
+        found.append([(i.blob, prompt[i.start : i.end]) for i in reply.sampled.images])
+    assert found[0] == [(blob, [265] * len(found[0][0][1]))]
+    assert found[1] == []
+    async with asking(exact([265, 260], [-1.0, -1.0]), token_ids=True, renderer=renderer) as (
+        asked,
+        _,
+    ):
+        with pytest.raises(PolicyGarbage, match="sampled an image's placeholder"):
+            await asked.sample(request())
+
+
 async def test_missing_or_odd_token_ids_are_errors() -> None:
     """Asked for and not there, or not as many as log-probs: an error, never a silent text turn."""
     for answer in (completion(said()), exact([7, 8], [-0.5]), exact([7], [None])):

@@ -11,6 +11,7 @@ from typing import Any
 
 from ._errors import Refused, ScreenGone
 from ._input import Input
+from ._ping import Ping
 from ._screen import Screen
 from ._windows import Windows
 
@@ -18,6 +19,7 @@ _MOST_SECONDS = 100.0
 _BETWEEN = 0.05
 """Seconds between two actions of a row: toolkits drop keys that come at once after a click."""
 _PR_SET_DUMPABLE = 4
+_LEAST_SETTLE = 0.2
 _NOTHING = {"screenshot", "cursor_position", "say", "give_up", "finish"}
 
 
@@ -33,6 +35,7 @@ class Driver:
         self._screen = Screen(width, height)
         self._windows = Windows(self._screen)
         self._input = Input(self._screen)
+        self._ping = Ping(self._screen)
         self._seen = self._screen.mark()
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -43,6 +46,7 @@ class Driver:
             ScreenGone: the screen is gone, or an application did not come up.
         """
         self._screen.check()
+        self._ping.drain()
         op = request.get("op")
         if op == "act":
             return self._act(request)
@@ -55,13 +59,13 @@ class Driver:
                 request.get("cwd"),
                 float(request.get("seconds", 20.0)),
             )
-            self._screen.settle(float(request.get("settle", 1.0)))
+            self._settle(float(request.get("settle", 1.0)))
             return started
         if op == "windows":
             return {"windows": self._windows.all()}
         if op in {"activate", "close"}:
             (self._windows.activate if op == "activate" else self._windows.close)(request["title"])
-            return {"settled": self._screen.settle(float(request.get("settle", 1.0)))}
+            return {"settled": self._settle(float(request.get("settle", 1.0)))}
         if op == "clipboard":
             return {"text": self._windows.clipboard()}
         if op == "set_clipboard":
@@ -93,7 +97,7 @@ class Driver:
             self._input.release_all()
             error = str(refusal)
         self._input.sync()
-        settled = self._screen.settle(float(request.get("settle", 0.0)))
+        settled = self._settle(float(request.get("settle", 0.0)))
         seen = self._look(request)
         return {
             **seen,
@@ -102,6 +106,19 @@ class Driver:
             "settled": settled,
             "changed": seen["mark"] != before,
         }
+
+    def _settle(self, seconds: float) -> float:
+        """Wait until the active application has read its events and the screen stands still.
+
+        Returns:
+            How long it took (s).
+        """
+        begun = time.monotonic()
+        if seconds and (active := self._windows.active()):
+            self._ping.wait(active, seconds)
+        left = seconds - (time.monotonic() - begun)
+        self._screen.settle(max(left, min(seconds, _LEAST_SETTLE)))
+        return time.monotonic() - begun
 
     def _look(self, request: dict[str, Any]) -> dict[str, Any]:
         pointer = self._input.pointer()

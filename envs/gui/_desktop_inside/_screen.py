@@ -35,6 +35,14 @@ _SETTINGS = {
 compares pictures."""
 
 
+_ENVIRONMENT = {
+    "LANG": "C.UTF-8",
+    "NO_AT_BRIDGE": "1",
+    "GSETTINGS_BACKEND": "memory",
+    "LIBGL_ALWAYS_SOFTWARE": "1",
+}
+
+
 def wait_until(what: str, seconds: float, check: Callable[[], bool]) -> None:
     """Return once ``check`` holds.
 
@@ -49,7 +57,7 @@ def wait_until(what: str, seconds: float, check: Callable[[], bool]) -> None:
 
 
 class Screen:
-    """An X server in memory with a window manager; both end with this process group.
+    """An X server in memory with a window manager; both end with the sandbox.
 
     Args:
         width: in pixels.
@@ -68,19 +76,8 @@ class Screen:
             file = Path.home() / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
-        reading, writing = os.pipe()
-        command = ["Xvfb", "-displayfd", str(writing), "-screen", "0", f"{width}x{height}x24"]
-        self._server = self.spawn(
-            [*command, "-nolisten", "tcp", "-noreset", "-dpi", "96"], keep=(writing,)
-        )
-        os.close(writing)
-        os.environ["DISPLAY"] = f":{self._read_display(reading, seconds)}"
-        os.environ |= {
-            "LANG": "C.UTF-8",
-            "NO_AT_BRIDGE": "1",
-            "GSETTINGS_BACKEND": "memory",
-            "LIBGL_ALWAYS_SOFTWARE": "1",
-        }
+        os.environ |= _ENVIRONMENT
+        os.environ["DISPLAY"] = self._start_server(seconds)
         from Xlib.display import Display
 
         self.display: Any = Display()
@@ -104,6 +101,17 @@ class Screen:
                 start_new_session=True,
                 pass_fds=keep,
             )
+
+    def _start_server(self, seconds: float) -> str:
+        """Start the X server and return its display, which it chooses itself."""
+        reading, writing = os.pipe()
+        size = f"{self.width}x{self.height}x24"
+        command = ["Xvfb", "-displayfd", str(writing), "-screen", "0", size]
+        self._server = self.spawn(
+            [*command, "-nolisten", "tcp", "-noreset", "-dpi", "96"], keep=(writing,)
+        )
+        os.close(writing)
+        return f":{self._read_display(reading, seconds)}"
 
     def _read_display(self, reading: int, seconds: float) -> str:
         os.set_blocking(reading, False)
@@ -172,21 +180,16 @@ class Screen:
         """Return a number that changes with what the screen shows."""
         return zlib.crc32(self._grab().raw)
 
-    def settle(self, seconds: float) -> float:
-        """Wait until the screen has stood still for a moment, at most ``seconds``.
-
-        Returns:
-            How long it took (s).
-        """
+    def settle(self, seconds: float) -> None:
+        """Wait until the screen has stood still for a moment, at most ``seconds``."""
         begun = since = time.monotonic()
         if not seconds:
-            return 0.0
+            return
         last = self.mark()
         while (now := time.monotonic()) < begun + seconds and now < since + _QUIET:
             time.sleep(_LOOK_EVERY)
             if (mark := self.mark()) != last:
                 last, since = mark, time.monotonic()
-        return time.monotonic() - begun
 
     def picture(self, form: str, size: Sequence[int] | None, quality: int) -> dict[str, Any]:
         """Return the screen, encoded.

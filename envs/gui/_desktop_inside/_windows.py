@@ -75,7 +75,8 @@ class Windows:
 
     def all(self) -> list[dict[str, Any]]:
         """Return every window, oldest first: title, class, pid, place and whether it is active."""
-        return [found for w in self._screen.clients() if (found := self._describe(w))]
+        active = self.active()
+        return [found for w in self._screen.clients() if (found := self._describe(w, active))]
 
     def find(self, title: str) -> int:
         """Return the window whose title holds a text.
@@ -136,7 +137,12 @@ class Windows:
             return None
         return None if found is None else found.value
 
-    def _describe(self, identity: int) -> dict[str, Any] | None:
+    def active(self) -> int:
+        """Return the window with the focus, 0 if there is none."""
+        found = self._property(self._screen.root, "_NET_ACTIVE_WINDOW")
+        return 0 if found is None else int(found[0])
+
+    def _describe(self, identity: int, active: int | None = None) -> dict[str, Any] | None:
         """Return what is known of a window; None if it has gone meanwhile."""
         from Xlib import error
 
@@ -149,13 +155,12 @@ class Windows:
             return None
         title = self._property(window, "_NET_WM_NAME")
         pid = self._property(window, "_NET_WM_PID")
-        active = self._property(self._screen.root, "_NET_ACTIVE_WINDOW")
         return {
             "title": bytes(title).decode(errors="replace") if title is not None else "",
             "class": named[1],
             "pid": int(pid[0]) if pid is not None else 0,
             "place": [-corner.x, -corner.y, place.width, place.height],
-            "active": active is not None and int(active[0]) == identity,
+            "active": identity == (self.active() if active is None else active),
         }
 
 
