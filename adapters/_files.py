@@ -109,7 +109,7 @@ class Parquet(Sink):
     def write(self, record: dict[str, Any]) -> None:
         """Add one row; its keys are exactly the columns."""
         self._records.append(record)
-        self._values += sum(v.size for v in record.values() if isinstance(v, np.ndarray))
+        self._values += sum(map(_values_of, record.values()))
         if len(self._records) >= _ROWS_PER_GROUP or self._values >= _VALUES_PER_GROUP:
             self._flush()
 
@@ -128,6 +128,15 @@ class Parquet(Sink):
                 self._flush()
         finally:
             self._writer.close()
+
+
+def _values_of(value: object) -> int:
+    """Return how much a value takes up until its row group is written, in numbers of 4 bytes."""
+    if isinstance(value, np.ndarray):
+        return value.size
+    if isinstance(value, list):
+        return sum(len(item) for item in value if isinstance(item, bytes)) // 4
+    return 0
 
 
 def _field(pa: Any, name: str, kind: str) -> Any:

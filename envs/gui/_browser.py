@@ -243,7 +243,7 @@ class Browser:
 
     async def act(
         self,
-        actions: Sequence[Action | Mapping[str, Any]],
+        actions: Sequence[Action | dict[str, Any]],
         picture: PictureForm | None = None,
         *,
         boxes: bool = False,
@@ -259,7 +259,7 @@ class Browser:
             boxes: whether to say where the elements are.
             tree_chars: bound of the text of the elements.
         """
-        wire = [a if not hasattr(a, "__slots__") else to_wire(a) for a in actions]  # type: ignore[arg-type]
+        wire = [one if isinstance(one, dict) else to_wire(one) for one in actions]
         waits = sum(float(action.get("seconds") or 0) for action in wire)
         answer = await self.ask(
             "act",

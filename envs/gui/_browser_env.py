@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trajgym.envs import Budgets, Env, EnvironmentFault, ForkDiverged, ToolResult
-from trajgym.envs.gui._actions import Finish, GiveUp, Say, Scale, Size, to_wire
+from trajgym.envs.gui._actions import Finish, GiveUp, Point, Say, Scale, Size, to_wire
 from trajgym.envs.gui._browser import (
     BROWSER_IMAGE,
     BROWSER_SIZE,
@@ -70,6 +70,8 @@ class BrowserEnvBase(Env):
     budgets: ClassVar[Budgets] = Budgets(turns=40, seconds=900.0, seconds_per_turn=300.0)
     hint: ClassVar[str] = ""
     needs_miniwob: ClassVar[bool] = False
+    storable: ClassVar[bool] = True
+    """Whether cookies, storage and sites hold the whole state of a page, as a rule."""
     _runs: ClassVar[int] = 0
     _variants: ClassVar[dict[tuple[type, str], type[Env]]] = {}
 
@@ -289,8 +291,7 @@ class BrowserEnvBase(Env):
 
     def _pointer(self, look: BrowserLook) -> tuple[int, int]:
         x, y = look.pointer
-        shown, screen = self.scale.shown, self.scale.screen
-        return round(x * shown.width / screen.width), round(y * shown.height / screen.height)
+        return self.scale.shown_point(Point(round(x), round(y)))
 
     def _shown(self, look: BrowserLook, said: Sequence[str]) -> list[str | Image]:
         text = look_text(look, tree=self._tree, console=self._console, focused=True)
@@ -365,9 +366,6 @@ class BrowserEnvBase(Env):
         self._log = state["log"]
         self._last = (state["last"][0], state["last"][1])
         self._fork = {"by": by, "same_picture": look.mark == state["last"][1]}
-
-    storable: ClassVar[bool] = True
-    """Whether cookies, storage and sites hold the whole state of a page, as a rule."""
 
     async def close(self) -> None:
         """Close the sandbox, and with it the browser."""

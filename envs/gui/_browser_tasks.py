@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -79,18 +79,18 @@ def _plain(text: str) -> str:
 
 
 def load_browser_tasks(source: str) -> list[Task]:
-    """Return the tasks that ``source`` means: ``builtin``, or a file of tasks.
+    """Return browser tasks.
+
+    Args:
+        source: ``builtin``, names of built-in tasks divided by commas, or a file of tasks.
 
     Raises:
-        InvalidInput: the file is not there or holds something else.
+        InvalidInput: there is no such task, or the file is not there or holds something else.
     """
-    if source == BUILTIN:
-        return [_builtin(name, data) for name, data in BUILTIN_TASKS.items()]
+    names = list(BUILTIN_TASKS) if source == BUILTIN else source.split(",")
+    if all(name in BUILTIN_TASKS for name in names):
+        return [Task(id=name, data=BUILTIN_TASKS[name]) for name in names]
     tasks = load_tasks(source)
     for task in tasks:
         BrowserRecord.of(task)
     return tasks
-
-
-def _builtin(name: str, data: dict[str, Any]) -> Task:
-    return Task(id=name, data=data)

@@ -58,7 +58,7 @@ PAGES = {
         <a href="/self-closing" target="_blank">Short tab</a>
         <a download="../../report 1.csv" href="data:text/csv,a%2Cb">Download</a>
         <button onclick="picker.click()">Choose</button><input type="file" id="picker"
-        style="display:none" onchange="picker.files[0].text().then(t => document.title = t)">
+        style="display:none" onchange="document.title = picker.files[0].size">
         <input type="file" aria-label="Field" onchange="document.title = this.files[0].name">""",
     "self-closing": "<script>setTimeout(() => window.close(), 50)</script>",
     "covered": """<button style="position:absolute;top:50px">Below</button>
@@ -247,7 +247,7 @@ async def test_downloads_stay_in_the_sandbox(browser: Browser, box: Sandbox) -> 
     look = await browser.act([Click(item(look, "button", "Choose"))])
     assert "asks for a file" in await event(browser, look, "chooser")
     look = await browser.act([UploadFile(None, (found[1],))])
-    assert look.title == "a,b"
+    assert look.title == "3"
     look = await browser.act([UploadFile(field, ("../etc/passwd",))])
     assert "no file" in look.errors[0]
 

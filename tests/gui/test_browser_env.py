@@ -144,6 +144,7 @@ async def test_a_fork_of_a_page_with_its_own_state_is_replayed(engine: None) -> 
 
 
 @pytest.mark.docker
+@pytest.mark.slow
 @loop
 async def test_a_fork_that_would_be_another_world_is_an_error(engine: None) -> None:
     """A page that differs by chance can't be forked; a task that says so is not even tried."""
@@ -314,6 +315,7 @@ def test_webarena_comparisons() -> None:
 
 
 @pytest.mark.docker
+@pytest.mark.slow
 def test_the_example_runs(tmp_path: Path, browser_image: None) -> None:
     """The example solves its task and leaves a picture of every turn."""
     script = Path(__file__).parents[2] / "examples" / "browser.py"
