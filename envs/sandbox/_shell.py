@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Shell", "ShellPort", "ShellState"]
 
-RESYNC_SECONDS = 0.7
+RESYNC_SECONDS = 1.5
 HELPER_SECONDS = 15.0
 KILLED = 137
 STATE_LIMIT = 1 << 18
@@ -285,10 +285,12 @@ class Shell:
         return ShellState(self.name, self.program, self.cwd, exports)
 
     async def close(self) -> None:
-        """End the shell and what it left in the background. Idempotent."""
+        """End the shell and what it left in the background; its name is free. Idempotent."""
         if self._closed:
             return
         self._closed = True
+        if self._sandbox.shells.get(self.name) is self:
+            del self._sandbox.shells[self.name]
         if self._port is not None:
             with contextlib.suppress(SandboxError):
                 await see_through(self._port.close(self._mark))

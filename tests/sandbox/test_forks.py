@@ -296,5 +296,9 @@ async def test_busy_shell_is_said_to_be_lost(provider: SandboxProvider, spec: Sa
             assert (await fork.shells["main"].run("pwd")).stdout == b"/usr\n"
         with pytest.raises(InvalidInput, match="main"):
             await box.shell("main")
+        await shell.close()
+        async with await box.fork() as fork:
+            assert fork.shells == {}
+        assert (await (await box.shell("main")).run("pwd")).stdout == b"/work\n"
         with pytest.raises(InvalidInput, match="at least one"):
             await box.forks(0)
