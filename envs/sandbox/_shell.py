@@ -30,6 +30,8 @@ __all__ = ["Shell", "ShellPort", "ShellState"]
 RESYNC_SECONDS = 1.5
 HELPER_SECONDS = 15.0
 KILLED = 137
+# The same path again, which may be another directory by now.
+COME_HOME = '_tg_old=${OLDPWD-}; command cd -- "$PWD" || :; OLDPWD=$_tg_old'
 STATE_LIMIT = 1 << 18
 
 
@@ -263,8 +265,7 @@ class Shell:
         async with self._lock:
             yield
             if self._port is not None and self._outputs is not None:
-                here = 'cd -- "$PWD"'
-                await self._run(self._port, self._outputs, here, HELPER_SECONDS, "")
+                await self._run(self._port, self._outputs, COME_HOME, HELPER_SECONDS, "")
 
     async def processes(self) -> list[Process]:
         """List what runs in the background, the sandbox's own helpers left out.
