@@ -217,6 +217,13 @@ async def forks(box: Sandbox, provider: SandboxProvider, goal: float) -> None:
     many = await once(_keep(box.forks(16), made))
     say("16 forks at once", many, beside=("16 x one", 16 * statistics.median(times)))
     await asyncio.gather(*(sandbox.close() for sandbox in made))
+    shell = await box.shell()
+    times, made = [], []
+    for _ in range(4):
+        await fork()
+    say("fork with an open shell", statistics.median(times))
+    await shell.close()
+    await asyncio.gather(*(sandbox.close() for sandbox in made))
     await box.run(MANY)
     taken = await once(_keep(box.forks(1), made := []))
     say("fork, 5,000 files more", taken, below=goal if goal < 50 else None)

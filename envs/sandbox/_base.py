@@ -147,7 +147,7 @@ class Sandbox(ABC):
     id: str
     spec: SandboxSpec
     shells: dict[str, Shell]
-    """Shells that were opened, by name."""
+    """Shells that are open, by name."""
     services: dict[str, Shell]
     """Shells that hold the spec's services, by name; what a service says is late output."""
     lost: tuple[str, ...]

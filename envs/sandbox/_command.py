@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import posixpath
 from abc import abstractmethod
@@ -144,6 +145,7 @@ class CommandSandbox(Sandbox):
 
     def __init__(self) -> None:
         self.shells: dict[str, Shell] = {}
+        self._numbers = itertools.count()
         self.services: dict[str, Shell] = {}
         self.lost: tuple[str, ...] = ()
         self._disk_used = 0
@@ -182,7 +184,7 @@ class CommandSandbox(Sandbox):
             raise InvalidInput(f"forks({count}): ask for at least one")
         if self._closed:
             raise SandboxDied(f"sandbox {self.id} is closed; start another one")
-        states = [await shell.state() for shell in self.shells.values()]
+        states = [await shell.state() for shell in list(self.shells.values())]
         lost = [f"what runs in shell {name!r}" for name, s in self.shells.items() if s.busy]
         lost += [f"the environment of busy shell {s.name!r}" for s in states if not s.exports]
         copies = await self._copies(count, timeout)
@@ -235,7 +237,7 @@ class CommandSandbox(Sandbox):
         """See :meth:`Sandbox.shell`."""
         if self._closed:
             raise SandboxDied(f"sandbox {self.id} is closed; start another one")
-        name = name or f"shell-{len(self.shells)}"
+        name = name or f"shell-{next(self._numbers)}"
         if name in self.shells:
             raise InvalidInput(f"sandbox {self.id} has a shell {name!r} already: see .shells")
         variables = dict(env or {})

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trajgym.envs.sandbox._aio import see_through
 from trajgym.envs.sandbox._embedded_files import copy_folder
-from trajgym.envs.sandbox._errors import SandboxError
+from trajgym.envs.sandbox._errors import SandboxDied, SandboxError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     from trajgym.envs.sandbox._docker_sandbox import DockerSandbox
 
@@ -32,6 +32,7 @@ MAX_ENTRIES = 20_000
 MAX_BYTES = 256 << 20
 MAX_ARGUMENTS = 100_000
 TAR_SECONDS = 120.0
+PAUSE_DELAYS = (0.05, 0.2, 0.8, 2.0)
 # What the engine itself puts into every container.
 ENGINE_FILES = frozenset({"/.dockerenv", "/dev", "/etc/hostname", "/etc/hosts", "/etc/mtab",
                           "/etc/resolv.conf", "/proc", "/sys", "/dev/console", "/dev/pts",
@@ -143,14 +144,27 @@ async def staged(sandbox: DockerSandbox) -> AsyncIterator[Stage]:
 async def _copy_paused(
     sandbox: DockerSandbox, upper: Path, layer: Path, copied: asyncio.Future[None]
 ) -> None:
-    call = sandbox.hosts.call
     async with sandbox.hosts.gate.shut():
-        await call(lambda api: api.pause(sandbox.container))
+        await _insist(sandbox, lambda api: api.pause(sandbox.container))
         try:
             await asyncio.to_thread(_copy, upper, layer)
             copied.set_result(None)  # who waits goes on while the container wakes
         finally:
-            await call(lambda api: api.unpause(sandbox.container))
+            await _insist(sandbox, lambda api: api.unpause(sandbox.container))
+
+
+async def _insist(sandbox: DockerSandbox, work: Callable[[Any], object]) -> None:
+    """Ask the engine again where it refuses: a busy host's control group may not freeze at once."""
+    for delay in PAUSE_DELAYS:
+        try:
+            await sandbox.hosts.call(work)
+        except SandboxDied:
+            raise
+        except SandboxError:
+            await asyncio.sleep(delay)
+        else:
+            return
+    await sandbox.hosts.call(work)
 
 
 async def _finish(copying: asyncio.Task[None]) -> None:

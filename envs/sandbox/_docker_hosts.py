@@ -9,7 +9,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trajgym.envs.sandbox._aio import Gate
+from trajgym.envs.sandbox._aio import Gate, see_through
 from trajgym.envs.sandbox._channel import LateOutput, Request
 from trajgym.envs.sandbox._docker_errors import ContainerGone, EngineLost, EngineRefused
 from trajgym.envs.sandbox._docker_start import user_of
@@ -231,6 +231,8 @@ class DockerHosts:
                 host.close()
                 raise SandboxError(f"{self._name}: no shell in {READY_SECONDS:g} s") from None
             except BaseException:
+                # Were the container paused before this has begun, both would wait for ever.
+                await see_through(_begun(request))
                 host.close()
                 raise
         host.pid, host.kills = report.pid, report.oom_kills
@@ -329,3 +331,10 @@ class DockerHosts:
             host.close()
         self._idle.clear()
         self._retired.clear()
+
+
+async def _begun(request: Request) -> None:
+    """Wait until the shell has said something, or its stream has ended."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(READY_SECONDS):
+            await request.ended()

@@ -47,6 +47,7 @@ KILL_SECONDS = 15.0
 RESYNC_SECONDS = 2.0
 CLOSE_SECONDS = 60.0
 SNAPSHOT_SECONDS = 300.0
+RENAME_SECONDS = 10.0
 MAX_SESSION = 100
 
 
@@ -92,7 +93,10 @@ class DockerSandbox(CommandSandbox):
         if not session:
             return
         try:
-            await self.engine.call(lambda api: api.rename(self.container, f"{self.id}.{session}"))
+            name = f"{self.id}.{session}"
+            await self.engine.call(
+                lambda api: api.rename(self.container, name), seconds=RENAME_SECONDS
+            )
         except SandboxError as error:
             _log.info("%s does not carry its session's name: %s", self.id, error)
 

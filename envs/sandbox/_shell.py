@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Shell", "ShellPort", "ShellState"]
 
-RESYNC_SECONDS = 0.7
+RESYNC_SECONDS = 1.5
 HELPER_SECONDS = 15.0
 KILLED = 137
+# The same path again, which may be another directory by now.
+COME_HOME = '_tg_old=${OLDPWD-}; command cd -- "$PWD" || :; OLDPWD=$_tg_old'
 STATE_LIMIT = 1 << 18
 
 
@@ -263,8 +265,7 @@ class Shell:
         async with self._lock:
             yield
             if self._port is not None and self._outputs is not None:
-                here = 'cd -- "$PWD"'
-                await self._run(self._port, self._outputs, here, HELPER_SECONDS, "")
+                await self._run(self._port, self._outputs, COME_HOME, HELPER_SECONDS, "")
 
     async def processes(self) -> list[Process]:
         """List what runs in the background, the sandbox's own helpers left out.
@@ -285,10 +286,12 @@ class Shell:
         return ShellState(self.name, self.program, self.cwd, exports)
 
     async def close(self) -> None:
-        """End the shell and what it left in the background. Idempotent."""
+        """End the shell and what it left in the background; its name is free. Idempotent."""
         if self._closed:
             return
         self._closed = True
+        if self._sandbox.shells.get(self.name) is self:
+            del self._sandbox.shells[self.name]
         if self._port is not None:
             with contextlib.suppress(SandboxError):
                 await see_through(self._port.close(self._mark))

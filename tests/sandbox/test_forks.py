@@ -168,7 +168,8 @@ async def test_embedded_fork_keeps_waiting_shells(provider: EmbeddedProvider) ->
     """A shell that waits goes on over the frozen files, as it was, and writes above them only."""
     box = await provider.start(SandboxSpec())
     shell = await box.shell("main")
-    await shell.run("x=kept; f() { echo called; }; mkdir d; cd d; echo one > file; exec 5<file")
+    await shell.run("x=kept; f() { echo called; }; cd /usr; cd /work; mkdir d; cd d")
+    await shell.run("echo one > file; exec 5<file")
     forks = []
     for number in range(5):
         forks += await box.forks(1)
@@ -177,7 +178,7 @@ async def test_embedded_fork_keeps_waiting_shells(provider: EmbeddedProvider) ->
         assert saw.stdout == b"kept\ncalled\n/work/d\n" + before + b"\n", saw
         assert saw.stderr == b""
     assert box._files.names  # type: ignore[attr-defined]
-    assert (await shell.run("cat <&5")).stdout == b"one\n"
+    assert (await shell.run("cat <&5; cd - >/dev/null; pwd")).stdout == b"one\n/work\n"
     for number, fork in enumerate(forks):
         saw = await fork.shells["main"].run("pwd; cat file n")
         files = "one\n" if number == 0 else f"{number - 1}\n{number - 1}\n"
@@ -296,5 +297,9 @@ async def test_busy_shell_is_said_to_be_lost(provider: SandboxProvider, spec: Sa
             assert (await fork.shells["main"].run("pwd")).stdout == b"/usr\n"
         with pytest.raises(InvalidInput, match="main"):
             await box.shell("main")
+        await shell.close()
+        async with await box.fork() as fork:
+            assert fork.shells == {}
+        assert (await (await box.shell("main")).run("pwd")).stdout == b"/work\n"
         with pytest.raises(InvalidInput, match="at least one"):
             await box.forks(0)
