@@ -67,7 +67,18 @@ def test_core_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    "package", ["envs.sandbox", "envs.search", "envs.swe", "rollout", "adapters", "adapters.areal"]
+    "package",
+    [
+        "envs.gui",
+        "envs.sandbox",
+        "envs.search",
+        "envs.swe",
+        "rollout",
+        "adapters",
+        "adapters.areal",
+        "adapters.trl",
+        "adapters.verl",
+    ],
 )
 def test_other_packages_import_heavy_ones_only_where_they_use_them(package: str) -> None:
     """Nor do the other packages, until a class that needs one is used."""
