@@ -44,7 +44,9 @@ class PrivateEngine:
         (folder / "runsc").chmod(0o755)
 
     def start(self) -> None:
+        # In a new pid namespace the pids in a dead engine's files are other processes.
         (self.folder / "pid").unlink(missing_ok=True)
+        shutil.rmtree(self.folder / "exec", ignore_errors=True)
         options = {
             "data-root": f"{self.folder}/data",
             "exec-root": f"{self.folder}/exec",
