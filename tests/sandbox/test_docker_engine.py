@@ -25,7 +25,12 @@ from trajgym.envs.sandbox import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("engine")]
+# The SDK leaves a socket to the collector when an engine dies just as it connects.
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.usefixtures("engine"),
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
 
 # Old versions take every network namespace of a new kernel for the host's, and refuse.
 RUNSC = '#!/bin/sh\nexec runsc --network=none "$@"\n'
@@ -44,7 +49,9 @@ class PrivateEngine:
         (folder / "runsc").chmod(0o755)
 
     def start(self) -> None:
+        # In a new pid namespace the pids in a dead engine's files are other processes.
         (self.folder / "pid").unlink(missing_ok=True)
+        shutil.rmtree(self.folder / "exec", ignore_errors=True)
         options = {
             "data-root": f"{self.folder}/data",
             "exec-root": f"{self.folder}/exec",
