@@ -81,6 +81,7 @@ WRITER = """
 import sys
 from trajgym.trajectory import SessionRecord, Store, Turn
 store = Store(sys.argv[1])
+store._connection.execute("PRAGMA wal_autocheckpoint = 20")  # to be hit in the middle of one
 n = 0
 while True:
     session = f"{sys.argv[2]}-{n}"
@@ -268,6 +269,59 @@ def test_locked_store_is_free_after_sigkill(tmp_path: Path) -> None:
     holder.wait()
     holder.stdout.close()
     Store(tmp_path).close()
+
+
+def half_copied(source: Path, target: Path) -> None:
+    """Copy an open store as SIGKILL leaves it when it hits the copying of the log into the file.
+
+    The header has been copied, and counts pages that only the log holds.
+    """
+    target.mkdir()
+    for name in ("store.sqlite", "store.sqlite-wal"):
+        shutil.copy(source / name, target / name)
+    file, log = target / "store.sqlite", target / "store.sqlite-wal"
+    frames = log.read_bytes()[32:]
+    size = 24 + 4096
+    headers = [f for i in range(0, len(frames), size) if (f := frames[i : i + size])[:4] == PAGE_1]
+    with file.open("r+b") as out:
+        out.write(headers[-1][24:])
+
+
+PAGE_1 = (1).to_bytes(4, "big")
+
+
+def test_killed_while_the_log_is_copied(tmp_path: Path) -> None:
+    """A header that is ahead of the file's length is no damage while the log has the pages."""
+    with Store(tmp_path / "live") as store:
+        store.begin_session(record())
+        for index in range(40):
+            store.append_turn("s", turn(index, "z" * 5000)).wait()
+        half_copied(tmp_path / "live", tmp_path / "dead")
+    file = tmp_path / "dead" / "store.sqlite"
+    assert file.stat().st_size < int.from_bytes(file.read_bytes()[28:32], "big") * 4096
+    with Run(tmp_path / "dead") as run:
+        assert len(run.session("s").turns) == 40
+    with Store(tmp_path / "dead") as store:
+        store.append_turn("s", turn(40)).wait()
+    with Run(tmp_path / "dead") as run:
+        assert run.check() == []
+        assert len(run.session("s").turns) == 41
+
+
+def test_pages_that_no_log_holds_are_damage(tmp_path: Path) -> None:
+    """A writer that finds a log still notices a file that was cut off."""
+    with Store(tmp_path / "live") as store:
+        store.begin_session(record())
+        for index in range(40):
+            store.append_turn("s", turn(index, "z" * 5000)).wait()
+    shutil.copytree(tmp_path / "live", tmp_path / "dead")
+    with Store(tmp_path / "live") as store:
+        store.set_meta("more", "x").wait()
+        shutil.copy(tmp_path / "live/store.sqlite-wal", tmp_path / "dead/store.sqlite-wal")
+    with (tmp_path / "dead/store.sqlite").open("r+b") as file:
+        file.truncate(20 * 4096)
+    with pytest.raises(StoreCorrupt, match=r"truncated|damaged"):
+        Store(tmp_path / "dead")
 
 
 def test_copy_of_a_run_is_a_run(tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def connect_writer(path: Path, *, power_safe: bool) -> sqlite3.Connection:
                     f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;",
                 )
             _check_version(connection, path)
+            _take_over_log(connection, path)
         except BaseException:
             connection.close()
             raise
@@ -121,21 +122,57 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_length(path: Path) -> None:
-    """Notice a file that was cut off, which SQLite itself notices only when it gets there."""
-    if not path.exists() or path.stat().st_size == 0:
+    """Notice a file that was cut off, which SQLite itself notices only when it gets there.
+
+    Pages that the header counts may be missing while they stand in the write-ahead log: a writer
+    copies them from there in order, the header first, and may be doing so now or have been killed
+    in the middle of it. SQLite reads them from the log.
+    """
+    for _ in range(2):  # again, for a log that was emptied between the two looks
+        length, expected = _lengths(path)
+        if length >= expected or _log_length(path):
+            return
+    raise _truncated(path, length, expected)
+
+
+def _take_over_log(connection: sqlite3.Connection, path: Path) -> None:
+    """Copy what a killed writer left in its log into the file; then its length tells the truth."""
+    if not _log_length(path):
         return
+    busy, pages, copied = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    length, expected = _lengths(path)
+    if not busy and pages == copied and length < expected:
+        raise _truncated(path, length, expected)
+
+
+def _truncated(path: Path, length: int, expected: int) -> StoreCorrupt:
+    return StoreCorrupt(
+        f"{path}: truncated: {length} of {expected} bytes; restore a copy, or read what is left "
+        "with sqlite3's .recover",
+    )
+
+
+def _lengths(path: Path) -> tuple[int, int]:
+    """Return the file's length, and what its header says it is."""
+    if not path.exists() or path.stat().st_size == 0:
+        return 0, 0
     with path.open("rb") as file:
         header = file.read(100)
     if not header.startswith(b"SQLite format 3\0"):
         raise StoreCorrupt(f"{path}: not a trajgym store")
+    if len(header) < 100:
+        return len(header), 100
     page = struct.unpack(">H", header[16:18])[0]
     pages = struct.unpack(">I", header[28:32])[0]
-    expected = pages * (65536 if page == 1 else page)
-    if len(header) < 100 or path.stat().st_size < expected:
-        raise StoreCorrupt(
-            f"{path}: truncated: {path.stat().st_size} of {expected} bytes; restore a copy, or "
-            "read what is left with sqlite3's .recover",
-        )
+    return path.stat().st_size, pages * (65536 if page == 1 else page)
+
+
+def _log_length(path: Path) -> int:
+    log = path.with_name(path.name + "-wal")
+    try:
+        return log.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def lock_path(path: Path) -> Path:
