@@ -22,7 +22,11 @@ from trajgym.envs.gui._browser_view import draw_marks, look_text
 from trajgym.envs.gui._desktop import PictureForm
 from trajgym.envs.gui._errors import BadAction, GuiDied
 from trajgym.envs.gui._goals import goal_distance
-from trajgym.envs.sandbox import close_shared_providers, shared_provider
+from trajgym.envs.sandbox import (
+    hold_shared_providers,
+    release_shared_providers,
+    shared_provider,
+)
 from trajgym.trajectory import InvalidInput, Outcome
 
 if TYPE_CHECKING:
@@ -72,7 +76,6 @@ class BrowserEnvBase(Env):
     needs_miniwob: ClassVar[bool] = False
     storable: ClassVar[bool] = True
     """Whether cookies, storage and sites hold the whole state of a page, as a rule."""
-    _runs: ClassVar[int] = 0
     _variants: ClassVar[dict[tuple[type, str], type[Env]]] = {}
 
     def __init__(
@@ -142,15 +145,13 @@ class BrowserEnvBase(Env):
         """Remove the sandboxes that a killed run left."""
         del config, tasks
         await (await shared_provider("docker")).reap()
-        BrowserEnvBase._runs += 1
+        hold_shared_providers()
 
     @classmethod
     async def close_run(cls, config: Mapping[str, Any]) -> None:
         """Close the shared sandboxes once no run of this process needs them."""
         del config
-        BrowserEnvBase._runs = max(0, BrowserEnvBase._runs - 1)
-        if not BrowserEnvBase._runs:
-            await close_shared_providers()
+        await release_shared_providers()
 
     # What a kind of task brings ------------------------------------------------------------
 

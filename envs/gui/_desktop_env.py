@@ -24,7 +24,13 @@ from trajgym.envs.gui._desktop_world import check_all, finish, set_up
 from trajgym.envs.gui._errors import GuiDied
 from trajgym.envs.gui._openai_actions import OpenAIAction, parse_openai
 from trajgym.envs.gui._ui_tars_actions import parse_ui_tars
-from trajgym.envs.sandbox import Limits, SandboxSpec, close_shared_providers, shared_provider
+from trajgym.envs.sandbox import (
+    Limits,
+    SandboxSpec,
+    hold_shared_providers,
+    release_shared_providers,
+    shared_provider,
+)
 from trajgym.trajectory import InvalidInput, Outcome, text_of
 
 if TYPE_CHECKING:
@@ -72,7 +78,6 @@ class DesktopEnvBase(Env):
 
     budgets: ClassVar[Budgets] = Budgets(turns=40, seconds=900.0, seconds_per_turn=120.0)
     prompt: ClassVar[str] = ""
-    _runs: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -109,15 +114,13 @@ class DesktopEnvBase(Env):
         """Remove the sandboxes that a killed run left."""
         del config, tasks
         await (await shared_provider("docker")).reap()
-        DesktopEnvBase._runs += 1
+        hold_shared_providers()
 
     @classmethod
     async def close_run(cls, config: Mapping[str, Any]) -> None:
         """Close the shared sandboxes once no run of this process needs them."""
         del config
-        DesktopEnvBase._runs = max(0, DesktopEnvBase._runs - 1)
-        if not DesktopEnvBase._runs:
-            await close_shared_providers()
+        await release_shared_providers()
 
     async def reset(self, task: Task, seed: int | None) -> ToolResult:
         """Start a desktop, set the task up, and show the screen.

@@ -28,6 +28,8 @@ from trajgym.envs.sandbox._find import (
     ProviderName,
     close_shared_providers,
     find_provider,
+    hold_shared_providers,
+    release_shared_providers,
     shared_provider,
 )
 from trajgym.envs.sandbox._pool import WarmPool
@@ -71,5 +73,7 @@ __all__ = [
     "close_shared_providers",
     "examine_sandboxes",
     "find_provider",
+    "hold_shared_providers",
+    "release_shared_providers",
     "shared_provider",
 ]

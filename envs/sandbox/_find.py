@@ -15,13 +15,22 @@ from trajgym.trajectory import InvalidInput
 if TYPE_CHECKING:
     from trajgym.envs.sandbox._base import SandboxProvider
 
-__all__ = ["ProviderName", "close_shared_providers", "find_provider", "shared_provider"]
+__all__ = [
+    "ProviderName",
+    "close_shared_providers",
+    "find_provider",
+    "hold_shared_providers",
+    "release_shared_providers",
+    "shared_provider",
+]
 
 ProviderName = Literal["auto", "docker", "embedded"]
 ENGINE_SECONDS = 3.0
 
 # One a process: a forked child has threads of its own to start.
 _shared: dict[tuple[int, str], SandboxProvider] = {}
+_holds: dict[int, int] = {}
+"""Runs that use the shared providers, by process."""
 
 
 async def find_provider(name: ProviderName = "auto") -> SandboxProvider:
@@ -89,3 +98,21 @@ async def close_shared_providers() -> None:
     """Close every provider that :func:`shared_provider` made in this process. Idempotent."""
     for key in [key for key in _shared if key[0] == os.getpid()]:
         await _shared.pop(key).close()
+
+
+def hold_shared_providers() -> None:
+    """Begin a run that uses the shared providers: they stay open until it has released them.
+
+    Environments call it at the end of ``open_run``; runs of several environments may overlap in
+    one process.
+    """
+    _holds[os.getpid()] = _holds.get(os.getpid(), 0) + 1
+
+
+async def release_shared_providers() -> None:
+    """End such a run; with the last one the providers are closed."""
+    left = _holds.pop(os.getpid(), 0) - 1
+    if left > 0:
+        _holds[os.getpid()] = left
+    else:
+        await close_shared_providers()

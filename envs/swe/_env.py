@@ -13,7 +13,8 @@ from trajgym.envs import Budgets, Env, ToolError, ToolResult, tool, tools_of
 from trajgym.envs.sandbox import (
     ProviderName,
     Snapshot,
-    close_shared_providers,
+    hold_shared_providers,
+    release_shared_providers,
     shared_provider,
 )
 from trajgym.envs.swe import _editing as editing
@@ -67,7 +68,6 @@ class SweEnvBase(Env):
 
     budgets: ClassVar[Budgets] = Budgets(turns=60, seconds=1800.0, observation_bytes=32_000)
     hint: ClassVar[str] = ""
-    _runs: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -121,15 +121,13 @@ class SweEnvBase(Env):
         for task in tasks:
             with contextlib.suppress(TrajgymError):  # the task's own sessions say what is wrong
                 await env._spec(task, provider)
-        SweEnvBase._runs += 1
+        hold_shared_providers()
 
     @classmethod
     async def close_run(cls, config: Mapping[str, Any]) -> None:
         """Close the shared sandboxes once no run of this process needs them."""
         del config
-        SweEnvBase._runs = max(0, SweEnvBase._runs - 1)
-        if not SweEnvBase._runs:
-            await close_shared_providers()
+        await release_shared_providers()
 
     @property
     def sandbox(self) -> Sandbox:

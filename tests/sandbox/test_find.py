@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trajgym.envs.sandbox import (
+    SandboxSpec,
     SandboxUnavailable,
     close_shared_providers,
     find_provider,
+    hold_shared_providers,
+    release_shared_providers,
     shared_provider,
 )
 from trajgym.trajectory import InvalidInput
@@ -77,3 +80,17 @@ def test_import_is_light() -> None:
     code = "import sys, trajgym.envs.sandbox; print(*({'docker', 'requests'} & {*sys.modules}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+async def test_overlapping_runs_share_their_providers() -> None:
+    """The run that ends first leaves the other's sandboxes alone; the last one closes them."""
+    hold_shared_providers()
+    hold_shared_providers()
+    provider = await shared_provider("embedded")
+    box = await provider.start(SandboxSpec())
+    await release_shared_providers()
+    assert (await box.run("echo on")).stdout == b"on\n"
+    await release_shared_providers()
+    assert not box.alive
+    assert await shared_provider("embedded") is not provider
+    await close_shared_providers()
