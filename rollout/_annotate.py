@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trajgym.rollout._policy import PolicyUnavailable
-from trajgym.trajectory import Run, Store, StoreError
+from trajgym.trajectory import AsyncClosing, Run, Store, StoreError
 
 if TYPE_CHECKING:
     import os
     from collections.abc import AsyncGenerator, Callable, Sequence
-    from types import TracebackType
 
     from trajgym.trajectory import SessionTree, Turn
 
 __all__ = ["AnnotateReport", "Annotated", "Annotator", "annotate"]
 
 
-class Annotator(ABC):
+class Annotator(AsyncClosing):
     """Something that calls a model or a tool about a turn, and says what it found."""
 
     source: str
@@ -42,17 +41,6 @@ class Annotator(ABC):
 
     async def close(self) -> None:
         """Free what the annotator holds. Idempotent."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
 
 class Annotated(NamedTuple):

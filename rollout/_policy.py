@@ -10,16 +10,15 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from trajgym.envs import TurnLimits
-from trajgym.trajectory import TrajgymError
+from trajgym.trajectory import AsyncClosing, TrajgymError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from trajgym.envs import Reply
     from trajgym.trajectory import IntArray, Message, Task, ToolSchema
@@ -86,7 +85,7 @@ class PolicyRequest:
     images: dict[str, bytes] = field(default_factory=dict)
 
 
-class Policy(ABC):
+class Policy(AsyncClosing):
     """Messages and tools in, one assistant message out. One instance serves many sessions."""
 
     name: str
@@ -102,14 +101,3 @@ class Policy(ABC):
 
     async def close(self) -> None:
         """Free what the policy holds. Idempotent."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()

@@ -1,6 +1,7 @@
 """What happened: records, the session tree, the token ledger, training rows and the store."""
 
 from trajgym.trajectory._check import check_store
+from trajgym.trajectory._closing import AsyncClosing
 from trajgym.trajectory._codec import replace_surrogates
 from trajgym.trajectory._errors import (
     ConformanceError,
@@ -60,6 +61,7 @@ from trajgym.trajectory._tree import SessionTree
 __all__ = [
     "Ack",
     "Annotation",
+    "AsyncClosing",
     "Attempt",
     "Blob",
     "CallResult",

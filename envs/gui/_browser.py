@@ -14,11 +14,10 @@ from trajgym.envs import Image
 from trajgym.envs.gui._actions import Size, to_wire
 from trajgym.envs.gui._errors import BadAction, GuiDied
 from trajgym.envs.sandbox import Limits, SandboxError, SandboxSpec
-from trajgym.trajectory import MissingExtra
+from trajgym.trajectory import AsyncClosing, MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
 
     from trajgym.envs.gui._actions import Action
     from trajgym.envs.gui._desktop import PictureForm
@@ -146,7 +145,7 @@ def browser_spec(
     )
 
 
-class Browser:
+class Browser(AsyncClosing):
     """Chromium in a sandbox, driven from inside: nothing needs a network.
 
     Every method raises :class:`GuiDied` if browser or driver are gone or do not answer in time.
@@ -195,14 +194,6 @@ class Browser:
     async def __aenter__(self) -> Self:
         await self.open()
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def open(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, get_args
 
 from trajgym.envs import ToolResult, tool
 from trajgym.envs.gui._actions import (
@@ -29,8 +29,8 @@ from trajgym.envs.gui._actions import (
     UploadFile,
     Wait,
 )
-from trajgym.envs.gui._anthropic_actions import AnthropicVerb, Direction, parse_anthropic
 from trajgym.envs.gui._browsergym_actions import parse_browsergym
+from trajgym.envs.gui._computer_tool import ComputerTool
 from trajgym.envs.gui._errors import BadAction
 from trajgym.envs.gui._keys import keys_of
 from trajgym.envs.gui._openai_actions import OpenAIAction, parse_openai
@@ -287,49 +287,13 @@ class OpenAITools(_Ends):
         return await self.perform(parse_openai({"actions": said}, self.scale))
 
 
-class AnthropicTools(_Ends):
+class AnthropicTools(ComputerTool, _Ends):
     """Anthropic's computer tool."""
 
     hint: ClassVar[str] = (
         "Use the tool computer; coordinates are in pixels of the picture. When the task is done, "
         "call answer."
     )
-
-    @tool
-    async def computer(
-        self,
-        action: AnthropicVerb,
-        coordinate: tuple[float, float] | None = None,
-        text: str | None = None,
-        start_coordinate: tuple[float, float] | None = None,
-        scroll_direction: Direction | None = None,
-        scroll_amount: int | None = None,
-        duration: float | None = None,
-        key: str | None = None,
-    ) -> ToolResult:
-        """Use mouse and keyboard of the browser, and see the page.
-
-        Args:
-            action: what to do.
-            coordinate: x and y of the place, in pixels of the picture.
-            text: what to type, or the keys to press, such as ctrl+a.
-            start_coordinate: where a drag begins.
-            scroll_direction: up, down, left or right.
-            scroll_amount: notches of the wheel.
-            duration: seconds, for wait and hold_key.
-            key: a modifier held during a click or a scroll.
-        """
-        said: dict[str, Any] = {
-            "action": action,
-            "coordinate": coordinate,
-            "text": text,
-            "start_coordinate": start_coordinate,
-            "scroll_direction": scroll_direction,
-            "scroll_amount": scroll_amount,
-            "duration": duration,
-            "key": key,
-        }
-        return await self.perform(parse_anthropic(said, self.scale))
 
 
 class BrowserGymText(Space):

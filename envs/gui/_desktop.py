@@ -13,10 +13,10 @@ from trajgym.envs import Image
 from trajgym.envs.gui._actions import NOTCH, Size, to_wire
 from trajgym.envs.gui._errors import BadAction, GuiDied
 from trajgym.envs.sandbox import SandboxError
+from trajgym.trajectory import AsyncClosing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
 
     from trajgym.envs.gui._actions import Action
     from trajgym.envs.sandbox import Sandbox, Stream
@@ -87,7 +87,7 @@ class DesktopLook(NamedTuple):
         return next((window for window in self.windows if window.active), None)
 
 
-class Desktop:
+class Desktop(AsyncClosing):
     """An X server, a window manager and applications in a sandbox. Use it with ``async with``.
 
     Pictures are taken by mss and input goes through XTEST inside; nothing needs a network.
@@ -111,14 +111,6 @@ class Desktop:
     async def __aenter__(self) -> Self:
         await self.open()
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def open(self) -> None:
         """Copy the driver in, start the screen, and wait for its window manager.

@@ -16,7 +16,7 @@ from trajgym.envs.gui._actions import (
     Size,
     to_wire,
 )
-from trajgym.envs.gui._anthropic_actions import AnthropicVerb, Direction, parse_anthropic
+from trajgym.envs.gui._computer_tool import ComputerTool
 from trajgym.envs.gui._desktop import DESKTOP_SIZE, Desktop, PictureForm, ScreenEnded
 from trajgym.envs.gui._desktop_demo import demo_script
 from trajgym.envs.gui._desktop_tasks import DesktopRecord, load_desktop_tasks
@@ -250,7 +250,7 @@ give_up.
 Task: {task}"""
 
 
-class DesktopEnv(DesktopEnvBase):
+class DesktopEnv(ComputerTool, DesktopEnvBase):
     """A desktop with Anthropic's computer tool: ``trajgym.envs`` id ``desktop``."""
 
     prompt: ClassVar[str] = _WITH_TOOL
@@ -259,42 +259,6 @@ class DesktopEnv(DesktopEnvBase):
     def script(cls, task: Task, sample: int) -> list[Message]:
         """Return what the scripted agent does in a built-in task; every third sample errs."""
         return demo_script(task, sample)
-
-    @tool
-    async def computer(
-        self,
-        action: AnthropicVerb,
-        coordinate: tuple[float, float] | None = None,
-        text: str | None = None,
-        start_coordinate: tuple[float, float] | None = None,
-        scroll_direction: Direction | None = None,
-        scroll_amount: int | None = None,
-        duration: float | None = None,
-        key: str | None = None,
-    ) -> ToolResult:
-        """Use the mouse and the keyboard of the desktop, and see the screen.
-
-        Args:
-            action: what to do.
-            coordinate: x and y of the place, in pixels of the picture.
-            text: what to type, or the keys to press, such as ctrl+s.
-            start_coordinate: where a drag begins.
-            scroll_direction: up, down, left or right.
-            scroll_amount: notches of the wheel.
-            duration: seconds, for wait and hold_key.
-            key: a modifier held during a click or a scroll.
-        """
-        said = {
-            "action": action,
-            "coordinate": coordinate,
-            "text": text,
-            "start_coordinate": start_coordinate,
-            "scroll_direction": scroll_direction,
-            "scroll_amount": scroll_amount,
-            "duration": duration,
-            "key": key,
-        }
-        return await self.perform(parse_anthropic(said, self.scale))
 
     @tool
     async def give_up(self, reason: str = "") -> ToolResult:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Self
+
+from trajgym.trajectory import AsyncClosing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from trajgym.envs.sandbox._shell import Shell
     from trajgym.envs.sandbox._stream import Stream
@@ -136,7 +137,7 @@ class Snapshot(NamedTuple):
     id: str
 
 
-class Sandbox(ABC):
+class Sandbox(AsyncClosing):
     """One place where untrusted code runs.
 
     Commands are independent: each gets a fresh shell (``/bin/sh -c``); files persist, shell
@@ -325,19 +326,8 @@ class Sandbox(ABC):
     async def close(self) -> None:
         """Kill everything in it and free it. Idempotent, also for a sandbox that is gone."""
 
-    async def __aenter__(self) -> Self:
-        return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-
-class SandboxProvider(ABC):
+class SandboxProvider(AsyncClosing):
     """Starts sandboxes of one kind. One instance serves many sessions at once."""
 
     name: str
@@ -392,14 +382,3 @@ class SandboxProvider(ABC):
     @abstractmethod
     def isolation(self) -> dict[str, str]:
         """Say what is isolated and what is not, as ``{aspect: sentence}``, for people to read."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()

@@ -8,18 +8,17 @@ import math
 import secrets
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 from trajgym.envs.sandbox._aio import see_through
 from trajgym.envs.sandbox._channel import Channel, LateOutput, Request
 from trajgym.envs.sandbox._errors import SandboxDied, SandboxError
 from trajgym.envs.sandbox._processes import LIST, Process, read_processes
 from trajgym.envs.sandbox._protocol import quote, script_text, switch_text
-from trajgym.trajectory import InvalidInput
+from trajgym.trajectory import AsyncClosing, InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
-    from types import TracebackType
 
     from trajgym.envs.sandbox._base import CommandResult
     from trajgym.envs.sandbox._command import CommandSandbox
@@ -83,7 +82,7 @@ class ShellState(NamedTuple):
     """Text that the shell reads to get its environment back; empty if it could not be asked."""
 
 
-class Shell:
+class Shell(AsyncClosing):
     """One shell inside a sandbox: directory, variables and functions stay between commands.
 
     Commands of one shell run one after the other; a second one waits for the first. Processes
@@ -295,14 +294,3 @@ class Shell:
         if self._port is not None:
             with contextlib.suppress(SandboxError):
                 await see_through(self._port.close(self._mark))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()

@@ -6,23 +6,23 @@ import asyncio
 import contextlib
 import secrets
 from collections import deque
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from trajgym.envs.sandbox._aio import see_through
 from trajgym.envs.sandbox._channel import STDERR, LateOutput
 from trajgym.envs.sandbox._errors import SandboxError
 from trajgym.envs.sandbox._protocol import quote
+from trajgym.trajectory import AsyncClosing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from trajgym.envs.sandbox._shell import ShellPort
 
 __all__ = ["Stream"]
 
 
-class Stream:
+class Stream(AsyncClosing):
     """A running program's stdin and stdout, in lines; made by :meth:`Sandbox.stream`.
 
     Works without any network. The program ends with its sandbox at the latest.
@@ -127,14 +127,3 @@ class Stream:
         self._arrived.set()
         with contextlib.suppress(SandboxError):
             await see_through(self._port.kill())
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()

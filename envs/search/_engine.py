@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
-from trajgym.trajectory import ConformanceError, InvalidInput
+from trajgym.trajectory import AsyncClosing, ConformanceError, InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
 __all__ = ["Hit", "Passage", "SearchEngine", "check_engine", "check_query"]
 
@@ -39,7 +38,7 @@ class Hit(NamedTuple):
     score: float
 
 
-class SearchEngine(ABC):
+class SearchEngine(AsyncClosing):
     """Queries in, ranked passages out. One instance serves many sessions of one event loop.
 
     Attributes:
@@ -72,17 +71,6 @@ class SearchEngine(ABC):
 
     async def close(self) -> None:
         """Free what the engine holds. Idempotent."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
 
 def check_query(k: int) -> None:
