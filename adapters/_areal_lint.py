@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from trajgym.adapters._lint import LintFinding
+from trajgym.adapters._lint import LintFinding, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,22 +35,6 @@ _LITELLM = (1, 84)
 """From here on it lacks a module that AReaL's proxy imports."""
 
 
-class _Config:
-    """A configuration, read by dotted keys, with AReaL's defaults."""
-
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._settings = settings
-
-    def get(self, key: str) -> Any:
-        """Return a setting, AReaL's default or None where it is not there."""
-        found: Any = self._settings
-        for part in key.split("."):
-            found = found.get(part) if isinstance(found, dict) else None
-            if found is None:
-                return _DEFAULTS.get(key)
-        return found
-
-
 def lint_areal(config: Mapping[str, Any], data: Sequence[Path]) -> list[LintFinding]:
     """See :class:`trajgym.adapters.Linter`. AReaL reads no file of ours: ``data`` is not looked at.
 
@@ -58,12 +42,12 @@ def lint_areal(config: Mapping[str, Any], data: Sequence[Path]) -> list[LintFind
     file, says how many episodes may hang for ever: 0 for workflows with deadlines.
     """
     del data
-    read = _Config(config)
+    read = Settings(config, _DEFAULTS)
     checks = (_rewards, _values, _norms, _loss, _sampling, _hangs, _agent)
     return [finding for check in checks for finding in check(read)]
 
 
-def _rewards(config: _Config) -> Iterator[LintFinding]:
+def _rewards(config: Settings) -> Iterator[LintFinding]:
     kl = config.get("actor.kl_ctl")
     if kl and config.get("ref") is None:
         yield LintFinding(
@@ -82,7 +66,7 @@ def _rewards(config: _Config) -> Iterator[LintFinding]:
             )
 
 
-def _values(config: _Config) -> Iterator[LintFinding]:
+def _values(config: Settings) -> Iterator[LintFinding]:
     for key in ("gae_lambda", "discount"):
         if (value := config.get(f"actor.{key}")) != 1:
             yield LintFinding(
@@ -100,7 +84,7 @@ def _values(config: _Config) -> Iterator[LintFinding]:
         )
 
 
-def _norms(config: _Config) -> Iterator[LintFinding]:
+def _norms(config: Settings) -> Iterator[LintFinding]:
     if config.get("actor.adv_norm") is not None:
         yield LintFinding(
             "normalised-twice",
@@ -119,7 +103,7 @@ def _norms(config: _Config) -> Iterator[LintFinding]:
         )
 
 
-def _loss(config: _Config) -> Iterator[LintFinding]:
+def _loss(config: Settings) -> Iterator[LintFinding]:
     decoupled = config.get("actor.use_decoupled_loss")
     if decoupled and config.get("actor.rejection_sampling") is None:
         yield LintFinding(
@@ -144,7 +128,7 @@ def _loss(config: _Config) -> Iterator[LintFinding]:
         )
 
 
-def _sampling(config: _Config) -> Iterator[LintFinding]:
+def _sampling(config: Settings) -> Iterator[LintFinding]:
     if (samples := config.get("gconfig.n_samples")) != 1:
         yield LintFinding(
             "grouped-groups",
@@ -177,7 +161,7 @@ def _bent(key: str, value: Any) -> LintFinding:
     )
 
 
-def _hangs(config: _Config) -> Iterator[LintFinding]:
+def _hangs(config: Settings) -> Iterator[LintFinding]:
     ahead = config.get("rollout.max_head_offpolicyness")
     room = ahead * config.get("rollout.consumer_batch_size")
     hung = config.get("trajgym.expected_hung")
@@ -192,7 +176,7 @@ def _hangs(config: _Config) -> Iterator[LintFinding]:
         )
 
 
-def _agent(config: _Config) -> Iterator[LintFinding]:
+def _agent(config: Settings) -> Iterator[LintFinding]:
     if config.get("rollout.agent") is None:
         return
     if config.get("rollout.agent.export_style") == "concat":

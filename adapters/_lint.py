@@ -12,7 +12,7 @@ from trajgym.trajectory import InvalidInput, MissingExtra
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["LintFinding", "Linter", "lint", "list_linters", "read_yaml"]
+__all__ = ["LintFinding", "Linter", "Settings", "lint", "list_linters", "read_yaml"]
 
 _LINTERS = {
     "areal": "trajgym.adapters._areal_lint:lint_areal",
@@ -35,6 +35,28 @@ class LintFinding(NamedTuple):
     where: str
     problem: str
     fix: str
+
+
+class Settings:
+    """A trainer's configuration, read by dotted keys, with the trainer's own defaults.
+
+    Args:
+        given: the configuration, as nested mappings.
+        defaults: what counts where it leaves a key out, by dotted key.
+    """
+
+    def __init__(self, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+        self._given = given
+        self._defaults = defaults
+
+    def get(self, key: str) -> Any:
+        """Return a setting, the trainer's default or None where it is not there."""
+        found: Any = self._given
+        for part in key.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+            if found is None:
+                return self._defaults.get(key)
+        return found
 
 
 class Linter(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trajgym.adapters._lint import LintFinding, read_yaml
+from trajgym.adapters._lint import LintFinding, Settings, read_yaml
 from trajgym.adapters._verl_settings import COLUMN, read_settings
 from trajgym.trajectory import InvalidInput
 
@@ -53,20 +53,11 @@ _BY_GROUP = {
 """Estimators that compare the rollouts of a prompt, by their rewards' sums."""
 
 
-class Config:
-    """A configuration, read by dotted keys, with verl's defaults."""
+class Config(Settings):
+    """verl's configuration."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._settings = settings
-
-    def get(self, key: str) -> Any:
-        """Return a setting, verl's default or None where it is not there."""
-        found: Any = self._settings
-        for part in key.split("."):
-            found = found.get(part) if isinstance(found, dict) else None
-            if found is None:
-                return _DEFAULTS.get(key)
-        return found
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__(given, _DEFAULTS)
 
     def number(self, key: str) -> float | None:
         """Return a number, None for anything else: an interpolation, or nothing."""

@@ -60,7 +60,7 @@ def _split(text: str, entry: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not NAME.fullmatch(host) or len(host) > 253:
         raise InvalidInput(
-            f"allow entry {entry!r}: name every host, like pypi.org:443 or "
+            f"allow entry {entry!r}: name every host, like example.org:443 or "
             "api.test:80=127.0.0.1:8080; patterns and IPv6 addresses are not understood"
         )
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import os
-import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.images_needed import need_image
 from trajgym.envs import EnvSpec, Session, check_env
 from trajgym.envs.gui import (
     DESKTOP_IMAGE,
@@ -56,13 +55,7 @@ FREE = Task(
 @pytest.fixture(scope="module", autouse=True)
 def image() -> None:
     """The desktop's image; a missing one fails the tests, it never skips them."""
-    if os.environ.get("TRAJGYM_TEST_DOCKER") == "0":
-        pytest.skip("TRAJGYM_TEST_DOCKER=0")
-    done = subprocess.run(
-        ["docker", "image", "inspect", DESKTOP_IMAGE], capture_output=True, timeout=60, check=False
-    )
-    if done.returncode:
-        pytest.fail(f"no image {DESKTOP_IMAGE}: run scripts/desktop-image.sh")
+    need_image(DESKTOP_IMAGE, "scripts/desktop-image.sh")
 
 
 @pytest.fixture

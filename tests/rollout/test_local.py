@@ -37,7 +37,6 @@ TOOLS = [{"type": "function", "function": {"name": "paint", "parameters": {"type
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    pytest.importorskip("torch", reason="needs trajgym[local]")
     return load_smollm2()
 
 

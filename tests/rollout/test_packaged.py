@@ -10,8 +10,6 @@ import pytest
 from tests.rollout.tokenizers import tokenizer
 from trajgym.rollout import PackagedRenderer, PolicyRejected, TemplateRenderer, renderer_for
 
-pytest.importorskip("httpx", reason="renderers needs httpx and does not say so")
-
 USER = {"role": "user", "content": "go"}
 TOOLS = [
     {

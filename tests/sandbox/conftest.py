@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import subprocess
 import tarfile
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.images_needed import need_image
 from trajgym.envs.sandbox import DockerProvider, EmbeddedProvider, SandboxProvider, SandboxSpec
 
 if TYPE_CHECKING:
@@ -50,16 +50,7 @@ def tiny_root() -> bytes:
 @pytest.fixture(scope="session")
 def engine() -> None:
     """A Docker engine with the base image; a missing one fails the test, it never skips."""
-    if os.environ.get("TRAJGYM_TEST_DOCKER") == "0":
-        pytest.skip("TRAJGYM_TEST_DOCKER=0")
-    try:
-        docker("image", "inspect", BASE)
-    except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", "") or error
-        pytest.fail(
-            f"no Docker engine with {BASE} ({said}): run scripts/docker-engine.sh and "
-            "scripts/base-image.sh, or set TRAJGYM_TEST_DOCKER=0 to leave these tests out"
-        )
+    need_image(BASE, "scripts/base-image.sh")
 
 
 @pytest.fixture

@@ -167,4 +167,4 @@ async def test_gvisor(private_engine: PrivateEngine) -> None:
                 assert (await fork.run("cat file")).stdout == b"/home/agent\n"
                 assert (await fork.shells[shell.name].run("pwd")).stdout == b"/tmp\n"
         with pytest.raises(SandboxUnavailable, match="runsc has a network of its own"):
-            await provider.start(SandboxSpec(image="tiny", allow=("pypi.org:443",)))
+            await provider.start(SandboxSpec(image="tiny", allow=("example.org:443",)))

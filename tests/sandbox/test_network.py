@@ -189,9 +189,9 @@ async def test_a_restart_keeps_the_way_open(
 async def test_what_can_not_be_promised_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without root, or far from the engine, an allow-list is refused by name; doctor says so."""
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    spec = SandboxSpec(image=BASE, allow=("pypi.org:443",))
+    spec = SandboxSpec(image=BASE, allow=("example.org:443",))
     async with DockerProvider() as provider:
-        with pytest.raises(SandboxUnavailable, match=r"pypi\.org:443.*root"):
+        with pytest.raises(SandboxUnavailable, match=r"example\.org:443.*root"):
             await provider.start(spec)
     said = [f for f in await examine_sandboxes() if f.part == "docker" and "allow" in f.said]
     assert [finding.level for finding in said] == ["limited"]
@@ -205,17 +205,17 @@ async def test_doctor_knows_about_allow() -> None:
 
 def test_entries_are_read() -> None:
     """Entries name a host and a port; each name gets one address, whatever its ports."""
-    routes = plan_routes(["PyPI.org:443", "pypi.org:80", "db.test:5432=localhost:1", "10.0.0.9:1"])
+    routes = plan_routes(["A.org:443", "a.org:80", "db.test:5432=localhost:1", "10.0.0.9:1"])
     assert [route.address for route in routes] == [
         "127.64.0.1", "127.64.0.1", "127.64.0.2", "10.0.0.9",
     ]  # fmt: skip
-    assert hosts_of(routes) == {"pypi.org": "127.64.0.1", "db.test": "127.64.0.2"}
+    assert hosts_of(routes) == {"a.org": "127.64.0.1", "db.test": "127.64.0.2"}
     assert plan_routes(["a.b:1", "a.b:1"]) == plan_routes(["a.b:1"])
 
 
 @pytest.mark.parametrize(
     "entry",
-    ["pypi.org", "*.pypi.org:443", "pypi.org:0", "pypi.org:99999", "[::1]:80", "a b:80", ":80",
+    ["a.org", "*.a.org:443", "a.org:0", "a.org:99999", "[::1]:80", "a b:80", ":80",
      "127.0.0.1:80", "0.0.0.0:80", "localhost:80", "1.2.3:80", "a.b:80=", "a\nb:80"],
 )  # fmt: skip
 def test_unclear_entries_are_refused(entry: str) -> None:

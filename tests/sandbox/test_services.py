@@ -140,6 +140,6 @@ async def test_services_need_a_shared_network(
     """Where commands can't share a network, services and allow-lists are refused by name."""
     tool = provider._tool  # type: ignore[attr-defined]
     monkeypatch.setattr(provider, "_tool", dataclasses.replace(tool, root=False))
-    for fields in ({"services": (SERVICE,)}, {"allow": ("pypi.org:443",)}):
+    for fields in ({"services": (SERVICE,)}, {"allow": ("example.org:443",)}):
         with pytest.raises(SandboxUnavailable, match=r"take.* root"):
             await provider.start(dataclasses.replace(spec, **fields))  # type: ignore[arg-type]

@@ -47,7 +47,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
     elif path.suffix == ".json":
         path.write_text(json.dumps(rows))
     elif path.suffix == ".parquet":
-        pa = pytest.importorskip("pyarrow")
+        import pyarrow as pa
         from pyarrow import parquet
 
         parquet.write_table(pa.Table.from_pylist(rows), path)

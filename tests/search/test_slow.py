@@ -34,7 +34,6 @@ pytestmark = pytest.mark.slow
 
 async def test_bm25_compiled(index: Path) -> None:
     """The compiled scorer finds what the plain one finds."""
-    pytest.importorskip("numba")
     queries = ["salt trader", "bell founding town", "novel of the two comets"]
     async with BM25Engine(index) as fast, BM25Engine(index, compiled=False) as plain:
         await check_engine(fast, queries)
@@ -92,7 +91,6 @@ async def test_mcp_search_server() -> None:
 
 def test_questions_through_datasets(tmp_path: Path) -> None:
     """`hf:` loads a split by the library of that name."""
-    pytest.importorskip("datasets")
     (tmp_path / "train.jsonl").write_text('{"id": "1", "question": "Who?", "answer": "Ann"}\n')
     tasks = load_tasks(f"hf:{tmp_path}:train")
     assert [task.data["answers"] for task in tasks] == [["Ann"]]
