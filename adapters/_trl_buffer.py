@@ -44,6 +44,18 @@ class SampleBuffer(queue.Queue[Any]):
         self._on_space = on_space
         self._begun: str | None = None
 
+    def get_pairs(self, most: int) -> list[tuple[str, Any]]:
+        """Wait for a sample; return what there is, ``most`` at most, with the sessions' names."""
+        with self.not_empty:
+            # No deadline: for a thread that has nothing else to do, and ends with its process.
+            while not self._qsize():
+                self.not_empty.wait()
+            pairs: list[tuple[str, Any]] = []
+            while len(pairs) < most and self._qsize():
+                pairs.append(self._take())
+            self.not_full.notify(len(pairs))
+            return pairs
+
     # queue.Queue calls the next three with its lock held.
 
     def _qsize(self) -> int:
@@ -63,11 +75,14 @@ class SampleBuffer(queue.Queue[Any]):
         self.queue.append(item)
 
     def _get(self) -> Any:
+        return self._take()[1]
+
+    def _take(self) -> tuple[str, Any]:
         self._begun, sample = self.queue.popleft()
         self.taken += 1
         self.cut += self._is_stale(sample)
         self._on_space()
-        return sample
+        return self._begun, sample
 
     def _is_stale(self, sample: Any) -> bool:
         return bool(self._version() - sample.model_version > self._max_staleness)

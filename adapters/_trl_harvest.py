@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -79,7 +80,8 @@ class Harvester:
             UnsupportedModality: the sessions show images, which TRL's asynchronous trainer can't
                 train on.
         """
-        tally = self.tally
+        # A new one each time: who reads the last one, or sends it, sees it whole.
+        tally = deepcopy(self.tally)
         tally.groups += 1
         tally.sessions += len(sealed.sessions)
         found = self._rows(sealed)
@@ -96,6 +98,7 @@ class Harvester:
             tally.rows += len(rows)
         tally.samples += len(samples)
         tally.barren = 0 if samples else tally.barren + 1
+        self.tally = tally
         return Harvest(
             samples, _metrics(sealed.sessions, found.left, len(samples), flat=found.flat)
         )

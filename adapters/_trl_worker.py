@@ -19,7 +19,9 @@ from trajgym.adapters._rollouts import has_sessions
 from trajgym.adapters._trl_buffer import SampleBuffer
 from trajgym.adapters._trl_errors import need_trl
 from trajgym.adapters._trl_harvest import Harvester, Tally
-from trajgym.adapters._trl_versions import VersionClock, WatchedTransfer
+from trajgym.adapters._trl_health import Health
+from trajgym.adapters._trl_settings import check_distribution, sessions_at_once
+from trajgym.adapters._trl_versions import VersionClock, watch
 from trajgym.rewards import GRPO
 from trajgym.rollout import Runner, TemplateRenderer, TokenPolicy, VLLMEngine
 from trajgym.trajectory import InvalidInput, Sampling, Store
@@ -169,6 +171,7 @@ class RolloutWorker:
         store: Store | str | os.PathLike[str],
         stream: bool = False,
         renderer: Renderer | None = None,
+        versions: VersionClock | None = None,
         **options: Any,
     ) -> Self:
         """Return a worker for the vLLM server and the settings of an ``AsyncGRPOConfig``.
@@ -182,19 +185,20 @@ class RolloutWorker:
             store: see the class.
             stream: see :class:`trajgym.rollout.VLLMEngine`.
             renderer: instead of the tokenizer's template.
+            versions: a clock that others share.
             **options: more arguments of the class; they go before what ``args`` says.
 
         Raises:
             InvalidInput: ``args`` cuts or bends the distribution (``top_p`` and the like).
         """
-        _check_distribution(args)
-        clock = VersionClock()
+        check_distribution(args)
+        clock = versions or VersionClock()
         settings = {
             "temperature": args.temperature,
             "max_tokens": args.max_completion_length,
             "turn_timeout": float(args.request_timeout),
             "samples": args.num_generations,
-            "concurrency": _inflight(args),
+            "concurrency": sessions_at_once(args),
             "max_staleness": args.max_staleness,
             "queue_maxsize": args.queue_maxsize,
             "seed": args.seed,
@@ -223,19 +227,7 @@ class RolloutWorker:
             InvalidInput: another temperature or bound of staleness, or LoRA adapters that are
                 served under names of their own.
         """
-        for name in ("temperature", "max_staleness"):
-            mine, theirs = getattr(self, name), getattr(trainer.args, name)
-            if mine != theirs:
-                raise InvalidInput(f"the worker has {name}={mine}, the trainer {theirs}")
-        if getattr(trainer, "_lora_sync", False):
-            raise InvalidInput(
-                "the server was started with --enable-lora, where each version has another model "
-                "name: start it without, so that merged weights are sent",
-            )
-        if trainer.weight_transfer is not None:
-            trainer.weight_transfer = WatchedTransfer(
-                trainer.weight_transfer, self.versions, self._hold, self._go
-            )
+        watch(self, trainer)
 
     @property
     def tally(self) -> Tally:
@@ -291,24 +283,22 @@ class RolloutWorker:
         Raises:
             RolloutFailed: the worker ended, hangs, or all its sessions fail.
         """
-        if self._error is not None:
-            raise RolloutFailed(f"the rollout worker failed: {self._error!r}") from self._error
-        if self._exhausted:
-            raise RolloutFailed("there are no more tasks: give a sequence, which is repeated")
-        if self._thread is None or not self._thread.is_alive():
-            raise RolloutFailed("the rollout worker does not run")
-        now, tally = time.monotonic(), self.tally
-        if now - self._beat_at > stale_after_s:
-            raise RolloutFailed(
-                f"the rollout worker's event loop has stood still for {now - self._beat_at:.0f} s: "
-                "something blocks it",
-            )
-        if tally.barren and now - self._sample_at > stale_after_s:
-            raise RolloutFailed(
-                f"no sample for {now - self._sample_at:.0f} s: {tally.barren} groups gave none; "
-                f"members left: {dict(tally.left)}, dropped: {dict(tally.dropped)}. The store has "
-                "each session's cause",
-            )
+        try:
+            self.health.check(stale_after_s)
+        except RolloutFailed as failed:
+            raise failed from self._error
+
+    @property
+    def health(self) -> Health:
+        """The signs of life that :meth:`check_health` looks at."""
+        return Health(
+            running=self._thread is not None and self._thread.is_alive(),
+            exhausted=self._exhausted,
+            error="" if self._error is None else repr(self._error),
+            beat_at=self._beat_at,
+            sample_at=self._sample_at,
+            tally=self.tally,
+        )
 
     # The thread -----------------------------------------------------------------------------
 
@@ -402,11 +392,13 @@ class RolloutWorker:
     def _wake(self) -> None:
         self._in_loop(self._space.set)
 
-    def _hold(self) -> None:
+    def pause(self) -> None:
+        """Let no turn begin, and stop the agents' clocks, until :meth:`resume`."""
         if self._runner is not None:
             self._in_loop(self._runner.pause)
 
-    def _go(self) -> None:
+    def resume(self) -> None:
+        """Undo :meth:`pause`."""
         if self._runner is not None:
             self._in_loop(self._runner.resume)
 
@@ -443,22 +435,3 @@ def _check_engine(engine: TokenEngine, temperature: float) -> None:
             f"{temperature:g}, and the trainer divides by the temperature: start vLLM with "
             "--logprobs-mode processed_logprobs",
         )
-
-
-def _check_distribution(args: Any) -> None:
-    plain = {"top_p": (1.0,), "top_k": (0, -1, None), "min_p": (None, 0.0)}
-    plain["repetition_penalty"] = (1.0,)
-    for name, allowed in plain.items():
-        if (value := getattr(args, name)) not in allowed:
-            raise InvalidInput(
-                f"{name}={value}: the engine would sample from another distribution than the "
-                f"trainer's loss assumes; leave it at {allowed[0]}",
-            )
-
-
-def _inflight(args: Any) -> int:
-    """Return the sessions at once, by the trainer's own rule where the setting leaves it open."""
-    if args.max_inflight_tasks > 0:
-        return int(args.max_inflight_tasks)
-    step = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
-    return int(max(args.max_staleness, 1) * step)

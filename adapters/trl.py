@@ -19,6 +19,7 @@ from trajgym.adapters._trl_offline import (
     sft_token_dataset,
 )
 from trajgym.adapters._trl_parity import Parity, check_logprobs
+from trajgym.adapters._trl_process import MakeWorker, RolloutProcess
 from trajgym.adapters._trl_samples import Form, rollout_samples
 from trajgym.adapters._trl_spec import GRPOSpec
 from trajgym.adapters._trl_versions import VersionClock, WatchedTransfer
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Form",
     "GRPOSpec",
+    "MakeWorker",
     "Parity",
     "RolloutFailed",
+    "RolloutProcess",
     "RolloutWorker",
     "SampleBuffer",
     "StepGRPOTrainer",

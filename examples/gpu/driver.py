@@ -1,7 +1,7 @@
 """Go through the phases of the experiment in one process; run_all.sh starts it beside a server.
 
     python examples/gpu/driver.py --base MODEL --work SCRATCH --out RESULTS --seconds 540 \
-        --phases prepare,outcome:0,exactness,gigpo:0,timing
+        --phases prepare,timing,outcome:0,exactness,gigpo:0
 
 Phases that are done are noted in SCRATCH and not done again: after a crash, or in another call,
 the same command goes on. Arguments after -- go to the training runs (see train_async.py --help).
@@ -22,7 +22,7 @@ import train_async
 import train_sync
 from lab import Results
 
-PHASES = "prepare,outcome:0,exactness,gigpo:0,outcome:1,gigpo:1,timing,outcome:2,gigpo:2"
+PHASES = "prepare,timing,outcome:0,exactness,gigpo:0,outcome:1,gigpo:1,outcome:2,gigpo:2"
 _LEAST = 25.0
 """Seconds that must be left for a phase to begin."""
 
@@ -41,13 +41,14 @@ class Driver:
 
     def all(self) -> bool:
         """Do what is left; return whether nothing broke."""
-        done = set(self.noted.read_text().split()) if self.noted.exists() else set()
-        longest = 0.0
+        noted = self.noted.read_text().splitlines() if self.noted.exists() else []
+        done = {phase: float(seconds) for phase, seconds in map(str.split, noted)}
+        longest = max((done[phase] for phase in done if ":" in phase), default=0.0)
         for phase in self.given.phases.split(","):
             left = self.deadline - time.time()
             if phase in done:
                 continue
-            if left < max(_LEAST, 0.8 * longest * (":" in phase)):
+            if left < max(_LEAST, 1.1 * longest * (":" in phase)):
                 self.results.write("skipped", phase=phase, seconds_left=left)
                 continue
             begun = time.time()
@@ -63,7 +64,7 @@ class Driver:
             longest = max(longest, seconds * (":" in phase))
             if complete:
                 with self.noted.open("a") as file:
-                    file.write(phase + "\n")
+                    file.write(f"{phase} {seconds}\n")
             self.results.write("phase", phase=phase, seconds=seconds, complete=complete)
         return True
 
@@ -87,10 +88,12 @@ class Driver:
         options = train_async.parser().parse_args(wanted)
         if phase == "timing":
             options.steps = min(options.steps, self.given.timing_steps)
+            options.batch = self.given.timing_batch or options.batch
+            options.concurrency = max(options.concurrency, options.batch * options.accumulate)
             return train_sync.compare(options, self.transfer)
         lab = train_async.Lab(options, self.transfer)
         deriver, _, seed = phase.partition(":")
-        report = lab.run(phase, train_async.DERIVERS[deriver], int(seed or 0))
+        report = lab.run(phase, deriver, int(seed or 0))
         self.transfer = lab.transfer
         return not report["cut"]
 
@@ -112,6 +115,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seconds", type=float, default=3600.0)
     made.add_argument("--phases", default=PHASES)
     made.add_argument("--timing-steps", type=int, default=30)
+    made.add_argument("--timing-batch", type=int, default=64, help="sessions of a small batch")
     made.add_argument("--prepare", default="", help="arguments of prepare.py, in one string")
     made.add_argument("--server", default="http://127.0.0.1:8000")
     made.add_argument("--served", default="policy")
@@ -120,6 +124,4 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    # The worker's thread and the trainer share one interpreter: hand it over often.
-    sys.setswitchinterval(5e-4)
     sys.exit(0 if Driver(parser().parse_args()).all() else 1)

@@ -42,11 +42,20 @@ _raw: contextvars.ContextVar[tuple[list[int], list[float]]] = contextvars.Contex
 
 
 class RecordingEngine(VLLMEngine):
-    """Notes the ids in the server's own answers, and when each request began and ended."""
+    """Notes the ids in the server's own answers, and when each request began and ended.
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    Args:
+        record: a file that gets the calls, as JSON lines, when the engine is closed.
+    """
+
+    def __init__(self, *args: Any, record: Path, **options: Any) -> None:
         super().__init__(*args, **options)
         self.calls: list[Call] = []
+        self._record = record
+
+    async def close(self) -> None:
+        await super().close()
+        await asyncio.to_thread(save_calls, self.calls, self._record)
 
     async def generate(self, prompt_ids: Any, *, session: str = "", **options: Any) -> Any:
         ids: list[int] = []

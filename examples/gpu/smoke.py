@@ -28,7 +28,7 @@ from tests.trl.tiny import make
 SFT = "--games 24 --steps 4 --every 2 --batch 4 --enough 2 --concurrency 8 --eval-games 4"
 TRAIN = (
     "--steps 3 --batch 8 --accumulate 2 --token-budget 1024 --concurrency 8 --eval-games 4 "
-    "--eval-every 2 --keep 2"
+    "--eval-at 2 --keep 2 --waiting 32"
 )
 
 
@@ -40,8 +40,17 @@ def main(keep: Path | None = None) -> None:
         server = stack.enter_context(serving(tiny))
         out = keep or scratch / "out"
         wanted = ["--base", tiny.path, "--work", str(scratch / "work"), "--out", str(out)]
-        wanted += ["--phases", "prepare,outcome:0,exactness,gigpo:0,timing", "--prepare", SFT]
-        wanted += ["--server", server.url, "--served", "tiny", "--timing-steps", "2"]
+        wanted += ["--phases", "prepare,timing,outcome:0,exactness,gigpo:0", "--prepare", SFT]
+        wanted += [
+            "--server",
+            server.url,
+            "--served",
+            "tiny",
+            "--timing-steps",
+            "2",
+            "--timing-batch",
+            "0",
+        ]
         given = driver.parser().parse_args([*wanted, "--", *TRAIN.split()])
         if not driver.Driver(given, Transfer(server)).all():
             sys.exit("a phase broke; see above")

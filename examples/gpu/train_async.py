@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import itertools
 import json
 import time
 from collections import Counter
@@ -23,33 +22,25 @@ from lab import (
     MAX_TOKENS,
     SAMPLES,
     LoggedTransfer,
-    RecordingEngine,
     Results,
     busy,
     evaluate,
-    save_calls,
+    load_calls,
     transfer_for,
 )
-from maze import SPEC, tasks
+from play import DERIVERS, Play, worker_for
 
-from trajgym.adapters.trl import RolloutWorker, VersionClock
-from trajgym.rewards import GRPO, GiGPO, ReturnToGo, Stepwise
-from trajgym.rollout import TemplateRenderer
 from trajgym.trajectory import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from trajgym.rewards import Deriver
+    from lab import Call
 
-DERIVERS: dict[str, Deriver] = {
-    "outcome": GRPO(),
-    # The outcome alone, discounted and compared where attempts of a group met in a state.
-    "gigpo": GiGPO(earn="outcome"),
-    "stepwise": Stepwise(gamma=0.95),
-    "return_to_go": ReturnToGo(gamma=0.95),
-}
-TASKS = 2000
+    from trajgym.adapters.trl import RolloutProcess, RolloutWorker
+
+_TURNS = 6
+"""Turns of a session, about: a dense deriver gives a sample for each."""
 
 
 def settings(given: argparse.Namespace, folder: Path, **options: Any) -> Any:
@@ -69,7 +60,6 @@ def settings(given: argparse.Namespace, folder: Path, **options: Any) -> Any:
         "learning_rate": given.learning_rate,
         "max_staleness": given.max_staleness,
         "max_inflight_tasks": given.concurrency,
-        "queue_maxsize": 1024,
         "request_timeout": 60,
         "weight_sync_timeout": 120,
         "heartbeat_stale_after_s": 120,
@@ -126,8 +116,7 @@ class Watch:
         self.begun = self.begun or self.ended
         if number in self.given.keep:
             self.keep(number + 1)
-        every = self.given.eval_every
-        if every and number % every == 0:
+        if number in self.given.eval_at:
             self.look(number)
 
     def look(self, number: int) -> None:
@@ -154,7 +143,7 @@ class Watch:
 class Staleness:
     """Counts how old samples are when the trainer takes them."""
 
-    def __init__(self, worker: RolloutWorker) -> None:
+    def __init__(self, worker: RolloutWorker | RolloutProcess) -> None:
         self.samples: Counter[int] = Counter()
         self._get, self._clock = worker.rollout_buffer.get, worker.versions
         worker.rollout_buffer.get = self.get  # type: ignore[method-assign]
@@ -163,40 +152,6 @@ class Staleness:
         sample = self._get(*args, **options)
         self.samples[self._clock.version - sample.model_version] += 1
         return sample
-
-
-def worker_for(
-    given: argparse.Namespace,
-    args: Any,
-    tokenizer: Any,
-    store: Path,
-    deriver: Deriver,
-    mazes: Any,
-    clock: VersionClock,
-) -> tuple[RolloutWorker, RecordingEngine]:
-    """Return a rollout worker whose engine keeps a record of its own."""
-    engine = RecordingEngine(
-        args.vllm_server_base_url, given.served, versions=clock, stream=given.stream, timeout=60
-    )
-    worker = RolloutWorker(
-        SPEC,
-        mazes,
-        engine,
-        TemplateRenderer(tokenizer),
-        store,
-        versions=clock,
-        temperature=args.temperature,
-        max_tokens=MAX_TOKENS,
-        turn_timeout=60,
-        deriver=deriver,
-        samples=SAMPLES,
-        concurrency=given.concurrency,
-        max_staleness=args.max_staleness,
-        queue_maxsize=args.queue_maxsize,
-        seed=args.seed,
-        stop_seconds=60,
-    )
-    return worker, engine
 
 
 class Lab:
@@ -214,24 +169,39 @@ class Lab:
         self.results.write("attention", taken=kind)
 
     def run(
-        self,
-        name: str,
-        deriver: Deriver,
-        seed: int,
-        *,
-        mazes: Any = None,
-        clock: VersionClock | None = None,
-        **options: Any,
+        self, name: str, deriver: str, seed: int, *, groups: int = 0, **options: Any
     ) -> dict[str, Any]:
-        """Train once; return and write what was measured."""
+        """Train once; return and write what was measured.
+
+        Args:
+            name: of the run.
+            deriver: a name of ``DERIVERS``.
+            seed: of everything random.
+            groups: groups that begin with each version; 0 lets sessions run all the time.
+            options: of the trainer, other than usual.
+        """
         given, begun = self.given, time.time()
         folder = given.work / name.replace(":", "-")
         folder.mkdir(parents=True)
         args = settings(given, folder / "trainer", seed=seed, **options)
-        mazes = mazes or tasks(TASKS, seed=seed)
-        worker, engine = worker_for(
-            given, args, self.tokenizer, folder / "run", deriver, mazes, clock or VersionClock()
+        # The trainer's loader reads one small batch ahead.
+        ahead = -(-args.per_device_train_batch_size // SAMPLES)
+        play = Play(
+            server=given.server,
+            served=given.served,
+            model=str(given.model),
+            folder=folder,
+            deriver=deriver,
+            seed=seed,
+            temperature=args.temperature,
+            concurrency=given.concurrency,
+            max_staleness=args.max_staleness,
+            waiting=given.waiting * (1 if deriver == "outcome" else _TURNS),
+            stream=given.stream,
+            first=groups + ahead if groups else 0,
+            groups=groups,
         )
+        worker = worker_for(play, given.worker)
         watch = Watch(given, name, self.results, folder)
         staleness = Staleness(worker)
         trainer = self.trainer(args, worker)
@@ -240,15 +210,17 @@ class Lab:
         started = time.time()
         trainer.train()
         trained = time.time()
-        if watch.given.eval_every and watch.steps % watch.given.eval_every:
+        if given.eval_at and watch.steps not in given.eval_at:
             watch.look(watch.steps)
         assert self.transfer is not None
-        save_calls(engine.calls, folder / "calls.jsonl")
+        calls = load_calls(play.calls)
         log = list(self.transfer.log)
         logs = [row for row in trainer.state.log_history if "loss" in row]
         report = {
             "run": name,
-            "deriver": deriver.name,
+            "deriver": DERIVERS[deriver].name,
+            "worker": given.worker,
+            "concurrency": given.concurrency,
             "seed": seed,
             "steps": watch.steps,
             "cut": watch.cut,
@@ -256,19 +228,19 @@ class Lab:
             "train_seconds": trained - started,
             "eval_seconds": watch.eval_seconds,
             **shares(watch, logs),
-            "engine": busy(engine.calls, watch.begun, watch.ended),
+            "engine": busy(calls, watch.begun, watch.ended),
             "staleness": dict(sorted(staleness.samples.items())),
             "updates": [
                 {k: round(v - log[0]["begun"], 4) if k != "version" else v for k, v in one.items()}
                 for one in log
             ],
-            **account(folder / "run", worker, watch),
+            **account(play.store, calls, worker, watch),
         }
         self.results.write("run", **report)
         (folder / "updates.json").write_text(json.dumps(log))
         return report
 
-    def trainer(self, args: Any, worker: RolloutWorker) -> Any:
+    def trainer(self, args: Any, worker: RolloutWorker | RolloutProcess) -> Any:
         """Return a trainer for the worker, connected to the server."""
         from datasets import Dataset
         from trl.experimental.async_grpo import AsyncGRPOTrainer
@@ -317,14 +289,16 @@ def shares(watch: Watch, logs: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def account(store: Path, worker: RolloutWorker, watch: Watch) -> dict[str, Any]:
+def account(
+    store: Path, calls: Sequence[Call], worker: RolloutWorker | RolloutProcess, watch: Watch
+) -> dict[str, Any]:
     """Return what became of the sessions, and what the SDK's own part of their time was."""
     tally, buffer = worker.tally, worker.rollout_buffer
     statuses: Counter[str] = Counter()
     overheads, turns, ended = [], 0, 0
-    calls: dict[str, float] = {}
-    for call in worker._engine.calls:  # type: ignore[attr-defined]
-        calls[call.session] = calls.get(call.session, 0.0) + call.ended - call.begun
+    asked: dict[str, float] = {}
+    for call in calls:
+        asked[call.session] = asked.get(call.session, 0.0) + call.ended - call.begun
     with Run(store) as run:
         for summary in run.summaries():
             attempt = summary.attempts[0]
@@ -334,7 +308,7 @@ def account(store: Path, worker: RolloutWorker, watch: Watch) -> dict[str, Any]:
                 continue
             ended += watch.begun <= attempt.ended_at <= watch.ended
             spent = attempt.ended_at - summary.record.created_at
-            overheads.append((spent - calls.get(summary.record.id, 0.0)) / max(summary.turns, 1))
+            overheads.append((spent - asked.get(summary.record.id, 0.0)) / max(summary.turns, 1))
         groups = list(run.groups())
     sealed = [g for g in groups if g.sealed]
     members = sum(len(g.members) for g in sealed)
@@ -379,7 +353,7 @@ def train(given: argparse.Namespace, transfer: Any = None) -> None:
     lab = Lab(given, transfer)
     for wanted in given.runs.split(","):
         deriver, _, seed = wanted.partition(":")
-        lab.run(wanted, DERIVERS[deriver], int(seed or 0))
+        lab.run(wanted, deriver, int(seed or 0))
         release()
 
 
@@ -406,8 +380,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--token-budget", type=int, default=5120, help="unique tokens of a batch")
     made.add_argument("--learning-rate", type=float, default=1e-5)
     made.add_argument("--max-staleness", type=int, default=4)
-    made.add_argument("--concurrency", type=int, default=128)
-    made.add_argument("--eval-every", type=int, default=25, help="updates; 0 never")
+    made.add_argument("--concurrency", type=int, default=64)
+    made.add_argument("--waiting", type=int, default=128, help="sessions that wait to be trained")
+    made.add_argument("--worker", choices=["process", "thread"], default="process")
+    made.add_argument("--eval-at", type=_numbers, default=(5, 10, 20, 40, 70, 100), help="updates")
     made.add_argument("--eval-games", type=int, default=256)
     made.add_argument("--stream", action="store_true", help="see weight updates in responses")
     made.add_argument("--attention", choices=["auto", "flash", "mask"], default="auto")
@@ -418,11 +394,6 @@ def parser() -> argparse.ArgumentParser:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(",") if part)
-
-
-def forever(mazes: list[Any]) -> Iterable[Any]:
-    """Repeat tasks without end."""
-    return itertools.cycle(mazes)
 
 
 if __name__ == "__main__":

@@ -3,87 +3,52 @@
     CUDA_VISIBLE_DEVICES=0 python examples/gpu/train_sync.py --model SFT --out RESULTS \
         --work SCRATCH --steps 30
 
-Both runs have the same worker, batches of as many sessions, and no evaluation on the way. In the
-synchronous one, a version's sessions begin when its weights are in place, and nothing else does.
+All runs have batches of as many sessions, and no evaluation on the way. In the synchronous one, a
+version's sessions begin when its weights are in place, and nothing else does. The asynchronous one
+is done twice: with the worker in a process of its own, and in a thread of the trainer's.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
 from lab import SAMPLES
-from maze import tasks
-from train_async import DERIVERS, TASKS, Lab, forever, parser, release
-
-from trajgym.adapters.trl import VersionClock
+from train_async import Lab, parser, release
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import AsyncIterator
 
-_DEADLINE = 30.0
-"""Seconds after which another group may begin: sessions that failed left a batch short."""
-
-
-class Gate(VersionClock):
-    """Lets a batch of tasks begin with every version."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._news = asyncio.Event()
-
-    def announce(self, version: int) -> None:
-        super().announce(version)
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._news.set)
-
-    async def batches(self, mazes: list[Any], groups: int) -> AsyncIterator[Any]:
-        """Yield tasks, ``groups`` of them for each version."""
-        self._loop = asyncio.get_running_loop()
-        endless = iter(forever(mazes))
-        served = 0
-        while True:
-            many = groups if self.version > served else 1
-            served = self.version
-            for _ in range(many):
-                yield next(endless)
-            self._news.clear()
-            if self.version == served:
-                try:
-                    async with asyncio.timeout(_DEADLINE):
-                        await self._news.wait()
-                except TimeoutError:
-                    continue
+_SEED = 7
+_TOLD = ("worker", "steps", "wall_seconds", "seconds_per_update", "waiting_share", "sync_share")
+_TOLD += ("fwd_bwd_share", "trainer_idle_share", "sessions_per_s", "engine", "staleness")
 
 
 def compare(given: argparse.Namespace, transfer: Any = None) -> bool:
-    """Do both runs and write how they compare; return whether there was time for both."""
-    given.eval_every, given.keep = 0, ()
+    """Do all runs and write how they compare; return whether there was time for them."""
+    given.eval_at, given.keep = (), ()
     lab = Lab(given, transfer)
-    fixed = {"token_budget": -1}
     groups = given.batch * given.accumulate // SAMPLES
-    gate = Gate()
-    mazes = gate.batches(tasks(TASKS, seed=7), groups)
-    sync = lab.run(
-        "sync", DERIVERS["outcome"], 7, mazes=mazes, clock=gate, **fixed, max_staleness=0
-    )
-    release()
-    if time.time() > given.deadline:
-        return False
-    side = lab.run("async", DERIVERS["outcome"], 7, **fixed)
-    names = ("seconds_per_update", "trainer_idle_share", "sessions_per_s", "engine")
+    in_turns = {"groups": groups, "max_staleness": 0}
+    found = {}
+    for name, worker, options in (
+        ("sync", "process", in_turns),
+        ("async", "process", {}),
+        ("async-thread", "thread", {}),
+    ):
+        if time.time() > given.deadline:
+            break
+        given.worker = worker
+        if worker == "thread":  # far slower, and as clear after half of them
+            given.steps = -(-given.steps // 2)
+        found[name] = lab.run(name, "outcome", _SEED, token_budget=-1, **options)
+        release()
     lab.results.write(
         "compared",
-        updates=min(sync["steps"], side["steps"]),
         sessions_per_update=groups * SAMPLES,
-        sync={name: sync[name] for name in names},
-        asynchronous={name: side[name] for name in names},
-        speedup=sync["seconds_per_update"] / side["seconds_per_update"],
+        runs={name: {key: one[key] for key in _TOLD} for name, one in found.items()},
     )
-    return not (sync["cut"] or side["cut"])
+    return len(found) == 3 and not any(one["cut"] for one in found.values())
 
 
 if __name__ == "__main__":

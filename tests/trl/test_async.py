@@ -62,7 +62,7 @@ def test_it_trains(
     with Run(tmp_path / "run") as run:
         assert run.check() == []
         trees = [run.session(s.record.id) for s in run.summaries()]
-    _same_as_the_truth(trees, server)
+    same_as_the_truth(trees, server)
     scored = [t for t in trees if t.attempts[0].status.scored]
     assert len(scored) >= worker.tally.sessions > 0
     assert worker.tally.dropped.total() == 0
@@ -70,7 +70,7 @@ def test_it_trains(
     assert worker.tally.samples >= waiting.taken + waiting.stale
 
 
-def _same_as_the_truth(trees: list[Any], server: Server) -> None:
+def same_as_the_truth(trees: list[Any], server: Server) -> None:
     """Every recorded turn has the ids that the server sampled, and ranges that hold the truth."""
     truth = {one.seed: one for one in server.answered}
     assert len(truth) == len(server.answered)

@@ -19,8 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "gpu"))
 import attention
 import maze
 from lab import Call, busy
-from train_async import DERIVERS
-from train_sync import Gate
+from play import DERIVERS, Batches
 
 from tests.trl.tiny import said
 from trajgym.adapters._trl_harvest import Harvester
@@ -85,17 +84,21 @@ async def test_noise_makes_games_that_fail(tmp_path: Path) -> None:
     assert 0 < solved[0.7] < 40
 
 
-async def test_the_gate_opens_once_for_every_version() -> None:
-    """A batch of tasks begins with each version, and none before the next."""
-    gate = Gate()
-    gate.announce(1)
-    batches = gate.batches(list(range(10)), 2)
-    assert [await anext(batches), await anext(batches)] == [0, 1]
-    waiting = asyncio.ensure_future(anext(batches))
+async def test_a_batch_begins_with_every_version() -> None:
+    """The first batch is larger; later ones wait for their versions, and none comes before."""
+    batches = Batches(maze.tasks(10), first=3, later=2)
+    batches.versions.announce(1)
+    wanted = iter(maze.tasks(10))
+    reading = batches.read()
+    for _ in range(3):
+        assert await anext(reading) == next(wanted)
+    waiting = asyncio.ensure_future(anext(reading))
     done, _ = await asyncio.wait([waiting], timeout=0.05)
     assert not done
-    gate.announce(2)
-    assert [await waiting, await anext(batches)] == [2, 3]
+    batches.versions.announce(2)
+    batches.tell()
+    assert await waiting == next(wanted)
+    assert await anext(reading) == next(wanted)
 
 
 def test_idle_time_of_the_engine() -> None:

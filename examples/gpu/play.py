@@ -1,0 +1,170 @@
+"""The rollout worker of the experiment, as it is made in its own process."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from lab import MAX_TOKENS, SAMPLES, RecordingEngine
+from maze import SPEC, tasks
+
+from trajgym.adapters.trl import RolloutProcess, RolloutWorker, VersionClock
+from trajgym.rewards import GRPO, GiGPO, ReturnToGo, Stepwise
+from trajgym.rollout import TemplateRenderer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from trajgym.rewards import Deriver
+    from trajgym.trajectory import Task
+
+DERIVERS: dict[str, Deriver] = {
+    "outcome": GRPO(),
+    # The outcome alone, discounted and compared where attempts of a group met in a state.
+    "gigpo": GiGPO(earn="outcome"),
+    "stepwise": Stepwise(gamma=0.95),
+    "return_to_go": ReturnToGo(gamma=0.95),
+}
+TASKS = 2000
+_DEADLINE = 30.0
+"""Seconds after which another group may begin: sessions that failed left a batch short."""
+
+
+@dataclass(frozen=True)
+class Play:
+    """What a worker is made of; it travels to another process.
+
+    Args:
+        server: address of the vLLM server.
+        served: the model's name there.
+        model: folder of the model, for its tokenizer.
+        folder: gets the store and the engine's own record.
+        deriver: a name of ``DERIVERS``.
+        seed: of tasks and sessions.
+        temperature: of sampling.
+        concurrency: sessions at once.
+        max_staleness: most versions behind.
+        waiting: samples that wait at most.
+        stream: whether responses are streamed.
+        first: groups that begin with the first version; 0 lets them begin at any time.
+        groups: groups that begin with each later version.
+    """
+
+    server: str
+    served: str
+    model: str
+    folder: Path
+    deriver: str
+    seed: int
+    temperature: float
+    concurrency: int
+    max_staleness: int
+    waiting: int
+    stream: bool
+    first: int = 0
+    groups: int = 0
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "run"
+
+    @property
+    def calls(self) -> Path:
+        return self.folder / "calls.jsonl"
+
+
+class InTurns(RolloutWorker):
+    """Lets a batch of groups begin with every version, and nothing else."""
+
+    def __init__(self, play: Play, mazes: list[Task], *arguments: Any, **options: Any) -> None:
+        self.batches = Batches(mazes, play.first, play.groups)
+        super().__init__(SPEC, self.batches.read(), *arguments, **options)
+        self.batches.versions = self.versions
+
+    def update_model_version(self, model_version: int) -> None:
+        super().update_model_version(model_version)
+        self.batches.tell()
+
+
+class Batches:
+    """Tasks, so many for each version of the weights."""
+
+    def __init__(self, mazes: list[Task], first: int, later: int) -> None:
+        self.versions = VersionClock()
+        self._mazes, self._first, self._later = mazes, first, later
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._news = asyncio.Event()
+
+    def tell(self) -> None:
+        """Say that there is a new version; from any thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._news.set)
+
+    async def read(self) -> AsyncIterator[Task]:
+        """Yield tasks whenever their time has come."""
+        self._loop = asyncio.get_running_loop()
+        served = given = 0
+        while True:
+            many = 1
+            if self.versions.version > served:
+                many = self._later if served else self._first
+                served = self.versions.version
+            for _ in range(many):
+                yield self._mazes[given % len(self._mazes)]
+                given += 1
+            self._news.clear()
+            if self.versions.version == served:
+                try:
+                    async with asyncio.timeout(_DEADLINE):
+                        await self._news.wait()
+                except TimeoutError:
+                    continue
+
+
+def make(play: Play, *, versions: VersionClock) -> RolloutWorker:
+    """Return a worker whose engine keeps a record of its own."""
+    from transformers import AutoTokenizer
+
+    mazes = tasks(TASKS, seed=play.seed)
+    engine = RecordingEngine(
+        play.server,
+        play.served,
+        versions=versions,
+        stream=play.stream,
+        timeout=60,
+        record=play.calls,
+    )
+    renderer = TemplateRenderer(AutoTokenizer.from_pretrained(play.model))
+    kind = partial(InTurns, play, mazes) if play.first else partial(RolloutWorker, SPEC, mazes)
+    return kind(
+        engine,
+        renderer,
+        play.store,
+        versions=versions,
+        temperature=play.temperature,
+        max_tokens=MAX_TOKENS,
+        turn_timeout=60,
+        deriver=DERIVERS[play.deriver],
+        samples=SAMPLES,
+        concurrency=play.concurrency,
+        max_staleness=play.max_staleness,
+        queue_maxsize=play.waiting,
+        seed=play.seed,
+        stop_seconds=60,
+    )
+
+
+def worker_for(play: Play, kind: str) -> RolloutWorker | RolloutProcess:
+    """Return a worker in a process of its own, or in a ``thread`` of this one."""
+    if kind == "thread":
+        return make(play, versions=VersionClock())
+    return RolloutProcess(
+        partial(make, play),
+        temperature=play.temperature,
+        max_staleness=play.max_staleness,
+        queue_maxsize=max(play.waiting // 4, 1),
+        stop_seconds=60,
+    )

@@ -1,0 +1,94 @@
+"""Rollout workers for other processes: what they are made by, and their environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tests.trl.tiny import tasks
+from trajgym.adapters.trl import RolloutProcess, RolloutWorker
+from trajgym.envs import Budgets, Env, EnvSpec, ToolResult
+from trajgym.rollout import Retry, TemplateRenderer, VLLMEngine
+from trajgym.trajectory import Message, Outcome, Task
+
+if TYPE_CHECKING:
+    from trajgym.adapters.trl import VersionClock
+
+
+class Marks(Env):
+    """Three exchanges; leaves a file in a folder while a session is open."""
+
+    budgets: ClassVar[Budgets] = Budgets(turns=3, seconds=60)
+
+    def __init__(self, folder: str, fail: bool = False) -> None:
+        self.folder, self.fail = folder, fail
+        self.long = 0
+
+    async def reset(self, task: Task, seed: int | None) -> list[Message]:
+        self.mark = Path(self.folder) / f"{os.getpid()}-{id(self)}"
+        self.mark.touch()
+        return [{"role": "user", "content": task.prompt or "Well?"}]
+
+    async def respond(self, message: Message) -> ToolResult:
+        if self.fail:
+            raise AttributeError("the pen is broken")
+        self.long += len(message["content"] or "") > 1
+        return ToolResult(content="And?")
+
+    async def verify(self) -> Outcome:
+        return Outcome(score=self.long / 3, passed=self.long > 1)
+
+    async def close(self) -> None:
+        self.mark.unlink(missing_ok=True)
+
+
+def make(
+    url: str,
+    model: str,
+    store: Path,
+    marks: Path,
+    *,
+    versions: VersionClock,
+    many: int = 0,
+    fail: bool = False,
+    **options: Any,
+) -> RolloutWorker:
+    """Make a worker; with ``many`` it plays so many tasks once."""
+    from transformers import AutoTokenizer
+
+    engine = VLLMEngine(url, "tiny", versions=versions, retry=Retry(attempts=2, first_wait=0.01))
+    return RolloutWorker(
+        EnvSpec(id="tests.trl.elsewhere:Marks", config={"folder": str(marks), "fail": fail}),
+        iter(tasks(many)) if many else tasks(4),
+        engine,
+        TemplateRenderer(AutoTokenizer.from_pretrained(model)),
+        store,
+        versions=versions,
+        **{"samples": 2, "concurrency": 2, "max_tokens": 8, **options},
+    )
+
+
+def broken(*, versions: VersionClock) -> RolloutWorker:
+    """Make nothing."""
+    raise LookupError("no tasks today")
+
+
+def trainer(url: str, model: str, store: str, marks: str) -> None:
+    """Play a trainer's process that takes a sample, says so, and then only waits."""
+    from functools import partial
+
+    process = RolloutProcess(partial(make, url, model, Path(store), Path(marks)))
+    process.versions.watched = True
+    process.update_model_version(1)
+    process.start()
+    process.rollout_buffer.get(timeout=120)
+    print(process.pid, flush=True)
+    while True:
+        time.sleep(60)
+
+
+if __name__ == "__main__":
+    trainer(*sys.argv[1:])

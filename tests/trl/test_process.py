@@ -1,0 +1,237 @@
+"""The rollout worker in a process of its own, also on its bad days."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tests.trl import cpu
+from tests.trl.elsewhere import broken, make
+from tests.trl.server import Server, Transfer
+from tests.trl.test_async import same_as_the_truth
+from tests.trl.test_worker import until
+from tests.trl.tiny import SPEC, tasks
+from trajgym.adapters.trl import RolloutFailed, RolloutProcess
+from trajgym.trajectory import InvalidInput, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STALE = 60.0
+
+
+@contextmanager
+def working(
+    server: Server, tiny: Any, folder: Path, *, queue_maxsize: int = 128, **options: Any
+) -> Iterator[RolloutProcess]:
+    """Run a process over the server while the block runs, and see that it leaves nothing."""
+    marks = folder / "marks"
+    marks.mkdir()
+    made = partial(make, server.url, tiny.path, folder / "run", marks, **options)
+    process = RolloutProcess(made, queue_maxsize=queue_maxsize)
+    process.versions.watched = True
+    process.update_model_version(1)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.stop()
+        assert process.pid is not None
+        assert not exists(process.pid)
+        until(lambda: server.running == 0)
+
+
+def exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def failure(process: RolloutProcess, stale_after_s: float = STALE, part: str = "") -> str:
+    """Wait until the process is unhealthy for a reason that has a part, and return the reason."""
+    found: list[str] = []
+
+    def sick() -> bool:
+        try:
+            process.check_health(stale_after_s)
+        except RolloutFailed as error:
+            found.append(str(error))
+        return bool(found) and part in found[-1]
+
+    until(sick, 90)
+    return found[-1]
+
+
+def test_it_trains(tiny: Any, server: Server, tmp_path: Path, monkeypatch: Any) -> None:
+    """Updates from another process's sessions; every token has the version that sampled it."""
+    cpu.patch(monkeypatch.setattr)
+    args = cpu.config(tmp_path, max_steps=3, vllm_server_base_url=server.url)
+    worker = RolloutProcess.for_vllm(
+        args,
+        SPEC,
+        tasks(5),
+        model="tiny",
+        tokenizer=tiny.tokenizer,
+        store=tmp_path / "run",
+        stream=True,
+        concurrency=4,
+    )
+    trainer = cpu.trainer(tiny, args, worker, Transfer(server))
+    worker.attach(trainer)
+    trainer.train()
+    logs = [log for log in trainer.state.log_history if "loss" in log]
+    assert len(logs) == 3
+    assert all(np.isfinite(log["loss"]) and np.isfinite(log["grad_norm"]) for log in logs)
+    assert logs[0]["ratio"] == pytest.approx(1.0, abs=1e-4)
+    assert any("reward" in log for log in logs)
+    assert [version for version, _ in worker.updates] == [1, 2, 3, 4]
+    with Run(tmp_path / "run") as run:
+        assert run.check() == []
+        trees = [run.session(s.record.id) for s in run.summaries()]
+    same_as_the_truth(trees, server)
+    known = {v for t in trees for turn in t.turns if turn.tokens for v in turn.tokens.version_low}
+    assert len(known) > 1
+    tally, buffer = worker.tally, worker.rollout_buffer
+    assert tally.sessions > 0
+    assert tally.dropped.total() == 0
+    assert tally.samples >= buffer.taken + buffer.stale + worker.discarded
+
+
+def test_samples_are_exactly_what_the_account_says(
+    server: Server, tiny: Any, tmp_path: Path
+) -> None:
+    """Every counted session is handed over once, whole, in the order of the worker's queue."""
+    with working(server, tiny, tmp_path, many=3, form="turn") as process:
+        assert "no more tasks" in failure(process)
+        tally = process.tally
+        samples = [process.rollout_buffer.get(timeout=30) for _ in range(tally.samples)]
+        with pytest.raises(queue.Empty):
+            process.rollout_buffer.get_nowait()
+        metrics = [process.metrics_queue.get(timeout=30) for _ in range(tally.groups)]
+    with Run(tmp_path / "run") as run:
+        trees = [run.session(s.record.id) for s in run.summaries()]
+    assert tally.sessions == len(trees) == 6
+    assert tally.samples == sum(len(tree.turns) for tree in trees) == 18
+    given = {tuple(s.input_ids[s.completion_mask > 0].tolist()) for s in samples}
+    assert given == {
+        tuple(t.tokens.response_ids.tolist()) for tree in trees for t in tree.turns if t.tokens
+    }
+    assert sum(one["reward"][1] for one in metrics) == 6
+    assert list((tmp_path / "marks").iterdir()) == []
+
+
+def test_a_full_queue_holds_the_process_back(server: Server, tiny: Any, tmp_path: Path) -> None:
+    """With nobody taking samples the work stops; as soon as somebody does it goes on."""
+    with working(server, tiny, tmp_path, queue_maxsize=2) as process:
+        until(process.rollout_buffer.full, 90)
+        process.check_health(STALE)
+        before = server.tokens
+        for _ in range(60):
+            process.rollout_buffer.get(timeout=60)
+        assert server.tokens > before
+        until(process.rollout_buffer.full)
+    # Stopping did not wait for room, and what came too late is counted.
+    assert process.tally.samples >= process.rollout_buffer.taken + process.discarded
+
+
+def test_a_killed_process_is_named_and_its_turns_stay(
+    server: Server, tiny: Any, tmp_path: Path
+) -> None:
+    """After kill -9 the trainer hears which signal it was, and the store has every turn."""
+    with working(server, tiny, tmp_path) as process:
+        taken = [process.rollout_buffer.get(timeout=90) for _ in range(4)]
+        os.kill(process.pid or 0, signal.SIGKILL)
+        assert "SIGKILL" in failure(process)
+    with Run(tmp_path / "run") as run:
+        assert run.check() == []
+        rows = {
+            tuple(
+                i
+                for turn in run.session(s.record.id).turns
+                if turn.tokens
+                for i in turn.tokens.response_ids.tolist()
+            )
+            for s in run.summaries()
+        }
+    assert {tuple(s.input_ids[s.completion_mask > 0].tolist()) for s in taken} <= rows
+
+
+def test_it_ends_with_the_trainers_process(server: Server, tiny: Any, tmp_path: Path) -> None:
+    """When the trainer is killed, sessions are closed and the process ends by itself."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    command = [sys.executable, "-m", "tests.trl.elsewhere", server.url, tiny.path]
+    command += [str(tmp_path / "run"), str(marks)]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as trainer:
+        assert trainer.stdout is not None
+        pid = int(trainer.stdout.readline())
+        assert exists(pid)
+        trainer.kill()
+    until(lambda: not exists(pid))
+    assert list(marks.iterdir()) == []
+    with Run(tmp_path / "run") as run:
+        assert run.check() == []
+        assert list(run.summaries())
+
+
+def test_terminating_the_process_closes_its_sessions(
+    server: Server, tiny: Any, tmp_path: Path
+) -> None:
+    """SIGTERM, which schedulers send to all processes of a job, leaves nothing open."""
+    with working(server, tiny, tmp_path) as process:
+        process.rollout_buffer.get(timeout=90)
+        os.kill(process.pid or 0, signal.SIGINT)  # the terminal's, for the trainer
+        process.check_health(STALE)
+        os.kill(process.pid or 0, signal.SIGTERM)
+        assert "SIGTERM" in failure(process)
+        until(lambda: not list((tmp_path / "marks").iterdir()))
+
+
+def test_a_worker_that_fails_says_why(server: Server, tiny: Any, tmp_path: Path) -> None:
+    """What goes wrong over there is raised here: making the worker, or all of its sessions."""
+    process = RolloutProcess(broken)
+    process.start()
+    assert "LookupError: no tasks today" in failure(process)
+    process.stop()
+    with working(server, tiny, tmp_path, fail=True) as other:
+        assert "members left: {'failed:env': " in failure(other, 2.0, "groups gave none")
+
+
+def test_another_worker_than_promised_is_refused(server: Server, tiny: Any, tmp_path: Path) -> None:
+    """The trainer's side was compared with settings that the worker must really have."""
+    made = partial(make, server.url, tiny.path, tmp_path, tmp_path, temperature=0.5)
+    process = RolloutProcess(made)
+    process.start()
+    assert "temperature=0.5" in failure(process)
+    process.stop()
+
+
+def test_what_cannot_be_sent_is_refused() -> None:
+    """A lambda can't reach another process."""
+    with pytest.raises(InvalidInput, match="functions and classes of modules"):
+        RolloutProcess(lambda *, versions: versions)  # type: ignore[arg-type, return-value]
+
+
+def test_it_starts_once() -> None:
+    """Not running is unhealthy, stopping that is fine, and there is no second start."""
+    process = RolloutProcess(broken)
+    process.stop()
+    with pytest.raises(RolloutFailed, match="does not run"):
+        process.check_health(STALE)
+    process.start()
+    with pytest.raises(RolloutFailed, match="once"):
+        process.start()
+    process.stop()
