@@ -22,7 +22,8 @@ class SampleBuffer(queue.Queue[Any]):
         maxsize: samples that can wait.
         version: returns the trainer's version.
         max_staleness: how many versions a sample may be behind.
-        on_space: called, from the trainer's thread, when a place became free.
+        on_space: called, from the trainer's thread, when a place became free; for who can't wait
+            in :meth:`put_pair`.
     """
 
     def __init__(
@@ -30,7 +31,7 @@ class SampleBuffer(queue.Queue[Any]):
         maxsize: int,
         version: Callable[[], int],
         max_staleness: int,
-        on_space: Callable[[], None],
+        on_space: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(maxsize)
         self.taken = 0
@@ -43,6 +44,26 @@ class SampleBuffer(queue.Queue[Any]):
         self._max_staleness = max_staleness
         self._on_space = on_space
         self._begun: str | None = None
+        self._closed = False
+
+    def put_pair(self, pair: tuple[str, Any]) -> bool:
+        """Wait for a place and take it; return False if there will be none, see :meth:`close`."""
+        with self.not_full:
+            # No deadline: a trainer may take its time, and closing ends this.
+            while not self._closed and 0 < self.maxsize <= self._qsize():
+                self.not_full.wait()
+            if self._closed:
+                return False
+            self._put(pair)
+            self.unfinished_tasks += 1
+            self.not_empty.notify()
+            return True
+
+    def close(self) -> None:
+        """Take no more; what waits can still be taken."""
+        with self.mutex:
+            self._closed = True
+            self.not_full.notify_all()
 
     def get_pairs(self, most: int) -> list[tuple[str, Any]]:
         """Wait for a sample; return what there is, ``most`` at most, with the sessions' names."""
@@ -68,6 +89,7 @@ class SampleBuffer(queue.Queue[Any]):
                 self.stale += 1
                 dropped = True
         if dropped:
+            self.not_full.notify_all()
             self._on_space()
         return len(waiting)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import MutableSequence
     from multiprocessing.connection import Connection
 
+    from trajgym.adapters._trl_shard import Shard
     from trajgym.adapters._trl_worker import RolloutWorker
 
 __all__ = ["Promise", "serve"]
@@ -42,6 +43,7 @@ def serve(
     make: bytes,
     cells: MutableSequence[int],
     promise: Promise,
+    shard: Shard,
     samples: Connection,
     control: Connection,
 ) -> None:
@@ -51,6 +53,7 @@ def serve(
         make: pickled function that makes it.
         cells: of the clock.
         promise: what the worker must be like.
+        shard: which of the workers it is.
         samples: takes lists of pairs of session and sample.
         control: commands in; health, metrics and failures out.
     """
@@ -68,7 +71,7 @@ def serve(
         del os.environ[name]
     parent = os.getppid()
     try:
-        worker = _made(make, cells, promise)
+        worker = _made(make, cells, promise, shard)
         worker.start()
         threading.Thread(target=_feed, args=(worker, samples), daemon=True).start()
         try:
@@ -83,11 +86,14 @@ def serve(
             control.send(("failed", traceback.format_exc()[-4000:]))
 
 
-def _made(make: bytes, cells: MutableSequence[int], promise: Promise) -> RolloutWorker:
-    worker: RolloutWorker = pickle.loads(make)(versions=ClockReader(cells=cells))  # noqa: S301 - ours
+def _made(
+    make: bytes, cells: MutableSequence[int], promise: Promise, shard: Shard
+) -> RolloutWorker:
+    build = pickle.loads(make)  # noqa: S301 - the trainer's process made it
+    worker: RolloutWorker = build(versions=ClockReader(cells=cells), shard=shard)
     found = Promise(worker.temperature, worker.max_staleness)
     if found != promise:
-        raise InvalidInput(f"the worker that was made has {found}, its RolloutProcess {promise}")
+        raise InvalidInput(f"the worker that was made has {found}, its RolloutProcesses {promise}")
     if not isinstance(worker.versions, ClockReader):
         raise InvalidInput("the worker has a clock of its own: make it with versions=versions")
     return worker

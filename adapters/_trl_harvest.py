@@ -32,9 +32,10 @@ class Tally:
     Args:
         groups: groups sealed.
         barren: groups in a row, up to now, that gave no sample.
-        sessions: members that counted; each has rows or stands in ``dropped``.
+        sessions: members that counted; each is in ``trained`` or in ``dropped``.
         left: members that left their group, by reason.
         dropped: counted members without rows, by reason.
+        trained: counted members with rows.
         rows: training rows.
         samples: samples made of them.
     """
@@ -44,8 +45,24 @@ class Tally:
     sessions: int = 0
     left: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
+    trained: int = 0
     rows: int = 0
     samples: int = 0
+
+    @classmethod
+    def of(cls, tallies: Sequence[Tally]) -> Tally:
+        """Return the tally of several workers together."""
+        return cls(
+            groups=sum(one.groups for one in tallies),
+            # As long as one of them gives samples, there are some.
+            barren=min((one.barren for one in tallies), default=0),
+            sessions=sum(one.sessions for one in tallies),
+            left=sum((one.left for one in tallies), Counter()),
+            dropped=sum((one.dropped for one in tallies), Counter()),
+            trained=sum(one.trained for one in tallies),
+            rows=sum(one.rows for one in tallies),
+            samples=sum(one.samples for one in tallies),
+        )
 
 
 class Harvest(NamedTuple):
@@ -96,6 +113,7 @@ class Harvester:
             made = rollout_samples(tree, rows, form=self._form)
             samples += [(tree.record.id, sample) for sample in made]
             tally.rows += len(rows)
+            tally.trained += 1
         tally.samples += len(samples)
         tally.barren = 0 if samples else tally.barren + 1
         self.tally = tally

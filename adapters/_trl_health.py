@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trajgym.adapters._errors import RolloutFailed
+from trajgym.adapters._trl_harvest import Tally
 
 if TYPE_CHECKING:
-    from trajgym.adapters._trl_harvest import Tally
+    from collections.abc import Sequence
 
 __all__ = ["Health"]
 
@@ -33,6 +34,19 @@ class Health:
     beat_at: float
     sample_at: float
     tally: Tally
+
+    @classmethod
+    def of(cls, workers: Sequence[Health]) -> Health:
+        """Return the health of several workers together: they live as long as all of them do."""
+        working = [one for one in workers if not one.exhausted]
+        return cls(
+            running=all(one.running for one in working),
+            exhausted=not working,
+            error=next((one.error for one in workers if one.error), ""),
+            beat_at=min((one.beat_at for one in working), default=0.0),
+            sample_at=max(one.sample_at for one in workers),
+            tally=Tally.of([one.tally for one in workers]),
+        )
 
     def check(self, stale_after_s: float) -> None:
         """Raise if no more samples can be expected.

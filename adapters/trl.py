@@ -19,8 +19,9 @@ from trajgym.adapters._trl_offline import (
     sft_token_dataset,
 )
 from trajgym.adapters._trl_parity import Parity, check_logprobs
-from trajgym.adapters._trl_process import MakeWorker, RolloutProcess
+from trajgym.adapters._trl_processes import MakeWorker, RolloutProcesses
 from trajgym.adapters._trl_samples import Form, rollout_samples
+from trajgym.adapters._trl_shard import Shard
 from trajgym.adapters._trl_spec import GRPOSpec
 from trajgym.adapters._trl_versions import VersionClock, WatchedTransfer
 from trajgym.adapters._trl_worker import RolloutWorker
@@ -34,9 +35,10 @@ __all__ = [
     "MakeWorker",
     "Parity",
     "RolloutFailed",
-    "RolloutProcess",
+    "RolloutProcesses",
     "RolloutWorker",
     "SampleBuffer",
+    "Shard",
     "StepGRPOTrainer",
     "Tally",
     "VersionClock",

@@ -156,7 +156,7 @@ def check(given: argparse.Namespace) -> None:
     """Write every comparison."""
     results = Results(given.out)
     calls: dict[str, list[Call]] = defaultdict(list)
-    for call in load_calls(given.run / "calls.jsonl"):
+    for call in load_calls(given.run):
         calls[call.session].append(call)
     updates = json.loads((given.run / "updates.json").read_text())
     with Run(given.run / "run") as run:

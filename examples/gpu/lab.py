@@ -208,10 +208,13 @@ def save_calls(calls: Sequence[Call], path: Path) -> None:
             file.write(json.dumps(call) + "\n")
 
 
-def load_calls(path: Path) -> list[Call]:
-    """Read what `save_calls` wrote."""
-    with path.open() as file:
-        return [Call(*json.loads(line)) for line in file]
+def load_calls(folder: Path) -> list[Call]:
+    """Read what the workers of a run wrote with `save_calls`."""
+    calls = []
+    for path in sorted(folder.glob("calls-*.jsonl")):
+        with path.open() as file:
+            calls += [Call(*json.loads(line)) for line in file]
+    return calls
 
 
 def _plain(value: npt.NDArray[Any] | np.generic) -> Any:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from lab import MAX_TOKENS, SAMPLES, RecordingEngine
 from maze import SPEC, tasks
 
-from trajgym.adapters.trl import RolloutProcess, RolloutWorker, VersionClock
+from trajgym.adapters.trl import RolloutProcesses, RolloutWorker, Shard, VersionClock
 from trajgym.rewards import GRPO, GiGPO, ReturnToGo, Stepwise
 from trajgym.rollout import TemplateRenderer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
     from trajgym.rewards import Deriver
@@ -71,16 +71,17 @@ class Play:
     def store(self) -> Path:
         return self.folder / "run"
 
-    @property
-    def calls(self) -> Path:
-        return self.folder / "calls.jsonl"
+    def calls(self, shard: Shard) -> Path:
+        return self.folder / f"calls-{shard.index}.jsonl"
 
 
 class InTurns(RolloutWorker):
     """Lets a batch of groups begin with every version, and nothing else."""
 
-    def __init__(self, play: Play, mazes: list[Task], *arguments: Any, **options: Any) -> None:
-        self.batches = Batches(mazes, play.first, play.groups)
+    def __init__(
+        self, play: Play, shard: Shard, mazes: Sequence[Task], *arguments: Any, **options: Any
+    ) -> None:
+        self.batches = Batches(mazes, shard.part(play.first), shard.part(play.groups))
         super().__init__(SPEC, self.batches.read(), *arguments, **options)
         self.batches.versions = self.versions
 
@@ -92,7 +93,7 @@ class InTurns(RolloutWorker):
 class Batches:
     """Tasks, so many for each version of the weights."""
 
-    def __init__(self, mazes: list[Task], first: int, later: int) -> None:
+    def __init__(self, mazes: Sequence[Task], first: int, later: int) -> None:
         self.versions = VersionClock()
         self._mazes, self._first, self._later = mazes, first, later
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -124,45 +125,48 @@ class Batches:
                     continue
 
 
-def make(play: Play, *, versions: VersionClock) -> RolloutWorker:
+def make(play: Play, *, versions: VersionClock, shard: Shard) -> RolloutWorker:
     """Return a worker whose engine keeps a record of its own."""
     from transformers import AutoTokenizer
 
-    mazes = tasks(TASKS, seed=play.seed)
+    mazes = shard.tasks(tasks(TASKS, seed=play.seed))
     engine = RecordingEngine(
         play.server,
         play.served,
         versions=versions,
         stream=play.stream,
         timeout=60,
-        record=play.calls,
+        record=play.calls(shard),
     )
     renderer = TemplateRenderer(AutoTokenizer.from_pretrained(play.model))
-    kind = partial(InTurns, play, mazes) if play.first else partial(RolloutWorker, SPEC, mazes)
+    kind = (
+        partial(InTurns, play, shard, mazes) if play.first else partial(RolloutWorker, SPEC, mazes)
+    )
     return kind(
         engine,
         renderer,
-        play.store,
+        shard.store(play.store),
         versions=versions,
         temperature=play.temperature,
         max_tokens=MAX_TOKENS,
         turn_timeout=60,
         deriver=DERIVERS[play.deriver],
         samples=SAMPLES,
-        concurrency=play.concurrency,
+        concurrency=shard.part(play.concurrency),
         max_staleness=play.max_staleness,
-        queue_maxsize=play.waiting,
+        queue_maxsize=shard.part(play.waiting),
         seed=play.seed,
         stop_seconds=60,
     )
 
 
-def worker_for(play: Play, kind: str) -> RolloutWorker | RolloutProcess:
-    """Return a worker in a process of its own, or in a ``thread`` of this one."""
-    if kind == "thread":
-        return make(play, versions=VersionClock())
-    return RolloutProcess(
+def worker_for(play: Play, processes: int) -> RolloutWorker | RolloutProcesses:
+    """Return workers in processes of their own; with 0, one in a thread of this process."""
+    if not processes:
+        return make(play, versions=VersionClock(), shard=Shard(0, 1))
+    return RolloutProcesses(
         partial(make, play),
+        processes=processes,
         temperature=play.temperature,
         max_staleness=play.max_staleness,
         queue_maxsize=max(play.waiting // 4, 1),

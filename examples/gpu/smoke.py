@@ -28,7 +28,7 @@ from tests.trl.tiny import make
 SFT = "--games 24 --steps 4 --every 2 --batch 4 --enough 2 --concurrency 8 --eval-games 4"
 TRAIN = (
     "--steps 3 --batch 8 --accumulate 2 --token-budget 1024 --concurrency 8 --eval-games 4 "
-    "--eval-at 2 --keep 2 --waiting 32"
+    "--eval-at 2 --keep 2 --waiting 32 --processes 2"
 )
 
 

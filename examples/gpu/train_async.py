@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from lab import Call
 
-    from trajgym.adapters.trl import RolloutProcess, RolloutWorker
+    from trajgym.adapters.trl import RolloutProcesses, RolloutWorker
 
 _TURNS = 6
 """Turns of a session, about: a dense deriver gives a sample for each."""
@@ -143,7 +143,7 @@ class Watch:
 class Staleness:
     """Counts how old samples are when the trainer takes them."""
 
-    def __init__(self, worker: RolloutWorker | RolloutProcess) -> None:
+    def __init__(self, worker: RolloutWorker | RolloutProcesses) -> None:
         self.samples: Counter[int] = Counter()
         self._get, self._clock = worker.rollout_buffer.get, worker.versions
         worker.rollout_buffer.get = self.get  # type: ignore[method-assign]
@@ -201,7 +201,7 @@ class Lab:
             first=groups + ahead if groups else 0,
             groups=groups,
         )
-        worker = worker_for(play, given.worker)
+        worker = worker_for(play, given.processes)
         watch = Watch(given, name, self.results, folder)
         staleness = Staleness(worker)
         trainer = self.trainer(args, worker)
@@ -213,13 +213,13 @@ class Lab:
         if given.eval_at and watch.steps not in given.eval_at:
             watch.look(watch.steps)
         assert self.transfer is not None
-        calls = load_calls(play.calls)
+        calls = load_calls(folder)
         log = list(self.transfer.log)
         logs = [row for row in trainer.state.log_history if "loss" in row]
         report = {
             "run": name,
             "deriver": DERIVERS[deriver].name,
-            "worker": given.worker,
+            "processes": given.processes,
             "concurrency": given.concurrency,
             "seed": seed,
             "steps": watch.steps,
@@ -240,7 +240,7 @@ class Lab:
         (folder / "updates.json").write_text(json.dumps(log))
         return report
 
-    def trainer(self, args: Any, worker: RolloutWorker | RolloutProcess) -> Any:
+    def trainer(self, args: Any, worker: RolloutWorker | RolloutProcesses) -> Any:
         """Return a trainer for the worker, connected to the server."""
         from datasets import Dataset
         from trl.experimental.async_grpo import AsyncGRPOTrainer
@@ -290,7 +290,7 @@ def shares(watch: Watch, logs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def account(
-    store: Path, calls: Sequence[Call], worker: RolloutWorker | RolloutProcess, watch: Watch
+    store: Path, calls: Sequence[Call], worker: RolloutWorker | RolloutProcesses, watch: Watch
 ) -> dict[str, Any]:
     """Return what became of the sessions, and what the SDK's own part of their time was."""
     tally, buffer = worker.tally, worker.rollout_buffer
@@ -338,7 +338,8 @@ def account(
             "in_open_groups": sum(len(g.members) for g in groups if not g.sealed),
             # Groups sealed while the worker stopped are in the store, and nowhere else.
             "sealed_not_harvested": members - tally.sessions - left,
-            "closes": tally.sessions == tally.rows + dropped,
+            "trained": tally.trained,
+            "closes": tally.sessions == tally.trained + dropped,
         },
     }
 
@@ -382,7 +383,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--max-staleness", type=int, default=4)
     made.add_argument("--concurrency", type=int, default=64)
     made.add_argument("--waiting", type=int, default=128, help="sessions that wait to be trained")
-    made.add_argument("--worker", choices=["process", "thread"], default="process")
+    made.add_argument("--processes", type=int, default=4, help="of workers; 0: a thread here")
     made.add_argument("--eval-at", type=_numbers, default=(5, 10, 20, 40, 70, 100), help="updates")
     made.add_argument("--eval-games", type=int, default=256)
     made.add_argument("--stream", action="store_true", help="see weight updates in responses")

@@ -5,7 +5,7 @@
 
 All runs have batches of as many sessions, and no evaluation on the way. In the synchronous one, a
 version's sessions begin when its weights are in place, and nothing else does. The asynchronous one
-is done twice: with the worker in a process of its own, and in a thread of the trainer's.
+is done three times: with several processes of workers, one, and a thread of the trainer's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import argparse
 
 _SEED = 7
-_TOLD = ("worker", "steps", "wall_seconds", "seconds_per_update", "waiting_share", "sync_share")
+_TOLD = ("processes", "steps", "wall_seconds", "seconds_per_update", "waiting_share", "sync_share")
 _TOLD += ("fwd_bwd_share", "trainer_idle_share", "sessions_per_s", "engine", "staleness")
 
 
@@ -30,17 +30,17 @@ def compare(given: argparse.Namespace, transfer: Any = None) -> bool:
     lab = Lab(given, transfer)
     groups = given.batch * given.accumulate // SAMPLES
     in_turns = {"groups": groups, "max_staleness": 0}
-    found = {}
-    for name, worker, options in (
-        ("sync", "process", in_turns),
-        ("async", "process", {}),
-        ("async-thread", "thread", {}),
+    found, steps = {}, given.steps
+    for name, processes, options in (
+        ("sync", given.processes, in_turns),
+        ("async", given.processes, {}),
+        ("async-1", 1, {}),
+        ("async-thread", 0, {}),
     ):
         if time.time() > given.deadline:
             break
-        given.worker = worker
-        if worker == "thread":  # far slower, and as clear after half of them
-            given.steps = -(-given.steps // 2)
+        given.processes = processes
+        given.steps = steps if processes > 1 else -(-steps // 2)  # slower, and as clear
         found[name] = lab.run(name, "outcome", _SEED, token_budget=-1, **options)
         release()
     lab.results.write(
@@ -48,7 +48,7 @@ def compare(given: argparse.Namespace, transfer: Any = None) -> bool:
         sessions_per_update=groups * SAMPLES,
         runs={name: {key: one[key] for key in _TOLD} for name, one in found.items()},
     )
-    return len(found) == 3 and not any(one["cut"] for one in found.values())
+    return len(found) == 4 and not any(one["cut"] for one in found.values())
 
 
 if __name__ == "__main__":

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tests.trl.tiny import tasks
-from trajgym.adapters.trl import RolloutProcess, RolloutWorker
+from trajgym.adapters.trl import RolloutProcesses, RolloutWorker
 from trajgym.envs import Budgets, Env, EnvSpec, ToolResult
 from trajgym.rollout import Retry, TemplateRenderer, VLLMEngine
 from trajgym.trajectory import Message, Outcome, Task
 
 if TYPE_CHECKING:
-    from trajgym.adapters.trl import VersionClock
+    from trajgym.adapters.trl import Shard, VersionClock
 
 
 class Marks(Env):
@@ -52,6 +52,7 @@ def make(
     marks: Path,
     *,
     versions: VersionClock,
+    shard: Shard,
     many: int = 0,
     fail: bool = False,
     **options: Any,
@@ -62,16 +63,16 @@ def make(
     engine = VLLMEngine(url, "tiny", versions=versions, retry=Retry(attempts=2, first_wait=0.01))
     return RolloutWorker(
         EnvSpec(id="tests.trl.elsewhere:Marks", config={"folder": str(marks), "fail": fail}),
-        iter(tasks(many)) if many else tasks(4),
+        iter(shard.tasks(tasks(many))) if many else shard.tasks(tasks(4)),
         engine,
         TemplateRenderer(AutoTokenizer.from_pretrained(model)),
-        store,
+        shard.store(store),
         versions=versions,
         **{"samples": 2, "concurrency": 2, "max_tokens": 8, **options},
     )
 
 
-def broken(*, versions: VersionClock) -> RolloutWorker:
+def broken(*, versions: VersionClock, shard: Shard) -> RolloutWorker:
     """Make nothing."""
     raise LookupError("no tasks today")
 
@@ -80,12 +81,12 @@ def trainer(url: str, model: str, store: str, marks: str) -> None:
     """Play a trainer's process that takes a sample, says so, and then only waits."""
     from functools import partial
 
-    process = RolloutProcess(partial(make, url, model, Path(store), Path(marks)))
+    process = RolloutProcesses(partial(make, url, model, Path(store), Path(marks)), processes=2)
     process.versions.watched = True
     process.update_model_version(1)
     process.start()
     process.rollout_buffer.get(timeout=120)
-    print(process.pid, flush=True)
+    print(*process.pids, flush=True)
     while True:
         time.sleep(60)
 

@@ -1,4 +1,4 @@
-"""The rollout worker in a process of its own, also on its bad days."""
+"""Rollout workers in processes of their own, also on their bad days."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.trl.server import Server, Transfer
 from tests.trl.test_async import same_as_the_truth
 from tests.trl.test_worker import until
 from tests.trl.tiny import SPEC, tasks
-from trajgym.adapters.trl import RolloutFailed, RolloutProcess
+from trajgym.adapters.trl import RolloutFailed, RolloutProcesses, Shard
 from trajgym.trajectory import InvalidInput, Run
 
 if TYPE_CHECKING:
@@ -32,13 +32,19 @@ STALE = 60.0
 
 @contextmanager
 def working(
-    server: Server, tiny: Any, folder: Path, *, queue_maxsize: int = 128, **options: Any
-) -> Iterator[RolloutProcess]:
+    server: Server,
+    tiny: Any,
+    folder: Path,
+    *,
+    processes: int = 1,
+    queue_maxsize: int = 128,
+    **options: Any,
+) -> Iterator[RolloutProcesses]:
     """Run a process over the server while the block runs, and see that it leaves nothing."""
     marks = folder / "marks"
     marks.mkdir()
     made = partial(make, server.url, tiny.path, folder / "run", marks, **options)
-    process = RolloutProcess(made, queue_maxsize=queue_maxsize)
+    process = RolloutProcesses(made, processes=processes, queue_maxsize=queue_maxsize)
     process.versions.watched = True
     process.update_model_version(1)
     process.start()
@@ -46,8 +52,8 @@ def working(
         yield process
     finally:
         process.stop()
-        assert process.pid is not None
-        assert not exists(process.pid)
+        assert len(process.pids) == processes
+        assert not any(map(exists, process.pids))
         until(lambda: server.running == 0)
 
 
@@ -59,7 +65,7 @@ def exists(pid: int) -> bool:
     return True
 
 
-def failure(process: RolloutProcess, stale_after_s: float = STALE, part: str = "") -> str:
+def failure(process: RolloutProcesses, stale_after_s: float = STALE, part: str = "") -> str:
     """Wait until the process is unhealthy for a reason that has a part, and return the reason."""
     found: list[str] = []
 
@@ -78,7 +84,7 @@ def test_it_trains(tiny: Any, server: Server, tmp_path: Path, monkeypatch: Any) 
     """Updates from another process's sessions; every token has the version that sampled it."""
     cpu.patch(monkeypatch.setattr)
     args = cpu.config(tmp_path, max_steps=3, vllm_server_base_url=server.url)
-    worker = RolloutProcess.for_vllm(
+    worker = RolloutProcesses.for_vllm(
         args,
         SPEC,
         tasks(5),
@@ -87,6 +93,7 @@ def test_it_trains(tiny: Any, server: Server, tmp_path: Path, monkeypatch: Any) 
         store=tmp_path / "run",
         stream=True,
         concurrency=4,
+        processes=2,
     )
     trainer = cpu.trainer(tiny, args, worker, Transfer(server))
     worker.attach(trainer)
@@ -113,12 +120,13 @@ def test_samples_are_exactly_what_the_account_says(
     server: Server, tiny: Any, tmp_path: Path
 ) -> None:
     """Every counted session is handed over once, whole, in the order of the worker's queue."""
-    with working(server, tiny, tmp_path, many=3, form="turn") as process:
+    with working(server, tiny, tmp_path, many=3, processes=2, form="turn") as process:
         assert "no more tasks" in failure(process)
         tally = process.tally
         samples = [process.rollout_buffer.get(timeout=30) for _ in range(tally.samples)]
         with pytest.raises(queue.Empty):
             process.rollout_buffer.get_nowait()
+        assert tally.trained == 6
         metrics = [process.metrics_queue.get(timeout=30) for _ in range(tally.groups)]
     with Run(tmp_path / "run") as run:
         trees = [run.session(s.record.id) for s in run.summaries()]
@@ -152,7 +160,7 @@ def test_a_killed_process_is_named_and_its_turns_stay(
     """After kill -9 the trainer hears which signal it was, and the store has every turn."""
     with working(server, tiny, tmp_path) as process:
         taken = [process.rollout_buffer.get(timeout=90) for _ in range(4)]
-        os.kill(process.pid or 0, signal.SIGKILL)
+        os.kill(process.pids[0], signal.SIGKILL)
         assert "SIGKILL" in failure(process)
     with Run(tmp_path / "run") as run:
         assert run.check() == []
@@ -177,10 +185,11 @@ def test_it_ends_with_the_trainers_process(server: Server, tiny: Any, tmp_path: 
     root = Path(__file__).parents[2]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as trainer:
         assert trainer.stdout is not None
-        pid = int(trainer.stdout.readline())
-        assert exists(pid)
+        pids = [int(pid) for pid in trainer.stdout.readline().split()]
+        assert len(pids) == 2
+        assert all(map(exists, pids))
         trainer.kill()
-    until(lambda: not exists(pid))
+    until(lambda: not any(map(exists, pids)))
     assert list(marks.iterdir()) == []
     with Run(tmp_path / "run") as run:
         assert run.check() == []
@@ -193,16 +202,16 @@ def test_terminating_the_process_closes_its_sessions(
     """SIGTERM, which schedulers send to all processes of a job, leaves nothing open."""
     with working(server, tiny, tmp_path) as process:
         process.rollout_buffer.get(timeout=90)
-        os.kill(process.pid or 0, signal.SIGINT)  # the terminal's, for the trainer
+        os.kill(process.pids[0], signal.SIGINT)  # the terminal's, for the trainer
         process.check_health(STALE)
-        os.kill(process.pid or 0, signal.SIGTERM)
+        os.kill(process.pids[0], signal.SIGTERM)
         assert "SIGTERM" in failure(process)
         until(lambda: not list((tmp_path / "marks").iterdir()))
 
 
 def test_a_worker_that_fails_says_why(server: Server, tiny: Any, tmp_path: Path) -> None:
     """What goes wrong over there is raised here: making the worker, or all of its sessions."""
-    process = RolloutProcess(broken)
+    process = RolloutProcesses(broken)
     process.start()
     assert "LookupError: no tasks today" in failure(process)
     process.stop()
@@ -213,25 +222,55 @@ def test_a_worker_that_fails_says_why(server: Server, tiny: Any, tmp_path: Path)
 def test_another_worker_than_promised_is_refused(server: Server, tiny: Any, tmp_path: Path) -> None:
     """The trainer's side was compared with settings that the worker must really have."""
     made = partial(make, server.url, tiny.path, tmp_path, tmp_path, temperature=0.5)
-    process = RolloutProcess(made)
+    process = RolloutProcesses(made)
     process.start()
     assert "temperature=0.5" in failure(process)
     process.stop()
 
 
+def test_a_shard_is_a_part_of_everything() -> None:
+    """Each task is one worker's, and parts of a number make it up."""
+    shards = [Shard(i, 3) for i in range(3)]
+    given = tasks(8)
+    parts = [shard.tasks(given) for shard in shards]
+    assert sorted(task.id for part in parts for task in part) == [task.id for task in given]
+    assert [shard.part(8) for shard in shards] == [3, 3, 2]
+    assert len({shard.store("run") for shard in shards}) == 3
+    with pytest.raises(InvalidInput, match="2 tasks can't be shared by 3"):
+        shards[0].tasks(given[:2])
+
+
+def test_a_used_run_is_refused(tiny: Any, tmp_path: Path) -> None:
+    """Versions begin anew with each training, so a directory takes one."""
+    (tmp_path / "worker-0.sqlite").touch()
+    with pytest.raises(InvalidInput, match="holds a run already"):
+        RolloutProcesses.for_vllm(
+            cpu.config(tmp_path),
+            SPEC,
+            tasks(5),
+            model="tiny",
+            tokenizer=tiny.tokenizer,
+            store=tmp_path,
+        )
+
+
 def test_what_cannot_be_sent_is_refused() -> None:
     """A lambda can't reach another process."""
     with pytest.raises(InvalidInput, match="functions and classes of modules"):
-        RolloutProcess(lambda *, versions: versions)  # type: ignore[arg-type, return-value]
+        RolloutProcesses(lambda *, versions, shard: versions)  # type: ignore[arg-type, return-value]
 
 
 def test_it_starts_once() -> None:
     """Not running is unhealthy, stopping that is fine, and there is no second start."""
-    process = RolloutProcess(broken)
-    process.stop()
-    with pytest.raises(RolloutFailed, match="does not run"):
+    process = RolloutProcesses(broken)
+    with pytest.raises(RolloutFailed, match="do not run"):
         process.check_health(STALE)
     process.start()
     with pytest.raises(RolloutFailed, match="once"):
         process.start()
     process.stop()
+    process.stop()
+    other = RolloutProcesses(broken)
+    other.stop()
+    with pytest.raises(RolloutFailed, match="once"):
+        other.start()
