@@ -14,9 +14,10 @@ __all__ = ["SampleBuffer"]
 class SampleBuffer(queue.Queue[Any]):
     """A queue of samples that drops stale sessions whole.
 
-    The trainer takes samples with ``get``; they are put in as pairs of session and sample, those
-    of a session one after the other. A session that got too old while it waited is dropped before
-    its first sample is handed out. What is handed out later, the trainer drops itself.
+    The trainer takes samples with ``get``, as TRL's ``RolloutSample``; they are put in as pairs of
+    session and sample, those of a session one after the other. A session that got too old while it
+    waited is dropped before its first sample is handed out. What is handed out later, the trainer
+    drops itself.
 
     Args:
         maxsize: samples that can wait.
@@ -97,7 +98,7 @@ class SampleBuffer(queue.Queue[Any]):
         self.queue.append(item)
 
     def _get(self) -> Any:
-        return self._take()[1]
+        return self._take()[1].for_trl()
 
     def _take(self) -> tuple[str, Any]:
         self._begun, sample = self.queue.popleft()

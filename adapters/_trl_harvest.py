@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from trajgym.adapters._groups import group_rows
-from trajgym.adapters._trl_samples import rollout_samples
+from trajgym.adapters._trl_samples import session_samples
 from trajgym.trajectory import UnsupportedModality
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Harvester:
             tally.dropped["flat group"] += len(rows_of)
             rows_of = []
         for tree, rows in rows_of:
-            made = rollout_samples(tree, rows, form=self._form)
+            made = session_samples(tree, rows, form=self._form)
             samples += [(tree.record.id, sample) for sample in made]
             tally.rows += len(rows)
             tally.trained += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,9 +15,17 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from trajgym.trajectory import SessionTree, TrainingRow
+    from trajgym.trajectory import Message, SessionTree, TrainingRow
 
-__all__ = ["Form", "Part", "group_number", "rollout_samples", "split_row"]
+__all__ = [
+    "Form",
+    "Part",
+    "Sample",
+    "group_number",
+    "rollout_samples",
+    "session_samples",
+    "split_row",
+]
 
 Form: TypeAlias = Literal["auto", "turn", "row"]
 """``turn``: a sample for each turn. ``row``: one for each row, whose turns must have the same
@@ -29,6 +38,28 @@ class Part(NamedTuple):
     turns: tuple[int, ...]
     end: int
     mask: npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class Sample:
+    """What TRL's ``RolloutSample`` holds, for processes that don't import TRL."""
+
+    prompt: list[Message]
+    completion: list[Message]
+    input_ids: npt.NDArray[np.int64]
+    completion_mask: npt.NDArray[np.int64]
+    old_log_probs: npt.NDArray[np.float32]
+    advantage: float
+    model_version: int
+    group_id: int
+    metrics: dict[str, float]
+    enqueued_at: float | None = None
+
+    def for_trl(self) -> Any:
+        """Return it as a ``RolloutSample``."""
+        from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
+
+        return RolloutSample(**{name: getattr(self, name) for name in self.__slots__})
 
 
 def split_row(row: TrainingRow, form: Form = "auto") -> Iterator[Part]:
@@ -71,13 +102,18 @@ def rollout_samples(
     Raises:
         InvalidInput: see :func:`split_row`.
     """
-    from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
+    return [sample.for_trl() for sample in session_samples(tree, rows, form=form)]
 
+
+def session_samples(
+    tree: SessionTree, rows: Sequence[TrainingRow], *, form: Form = "auto"
+) -> list[Sample]:
+    """Return what :func:`rollout_samples` makes its objects of."""
     if not rows:
         return []
     oldest = min(int(row.version_low[row.loss_mask].min()) for row in rows)
     group = group_number(tree.record.group or tree.record.id)
-    samples = []
+    samples: list[Sample] = []
     for row in rows:
         score = tree.attempts[row.attempt].outcome
         metrics = {} if score is None else {"sample/reward": score.score}
@@ -87,7 +123,7 @@ def rollout_samples(
             prompt = tree.context(first)
             said = [*tree.context(last), last.message]
             samples.append(
-                RolloutSample(
+                Sample(
                     prompt=prompt,
                     completion=said[len(prompt) :],
                     input_ids=row.input_ids[: part.end].astype(np.int64),

@@ -24,7 +24,7 @@ from typing import Any
 
 from guess import SPEC, tasks
 
-from trajgym.adapters.trl import RolloutWorker
+from trajgym.adapters.trl import RolloutProcesses, RolloutWorker
 
 
 def settings(given: argparse.Namespace) -> Any:
@@ -58,15 +58,18 @@ def train(given: argparse.Namespace, transfer: Any = None) -> Any:
 
     args = settings(given)
     tokenizer = AutoTokenizer.from_pretrained(given.model)
-    worker = RolloutWorker.for_vllm(
-        args,
-        SPEC,
-        tasks(64),
-        model=given.served or given.model,
-        tokenizer=tokenizer,
-        store=given.store,
-        stream=given.stream,
-    )
+    options = {
+        "model": given.served or given.model,
+        "tokenizer": tokenizer,
+        "store": given.store,
+        "stream": given.stream,
+    }
+    worker: RolloutWorker | RolloutProcesses
+    if given.processes:
+        options["processes"] = given.processes
+        worker = RolloutProcesses.for_vllm(args, SPEC, tasks(64), **options)
+    else:
+        worker = RolloutWorker.for_vllm(args, SPEC, tasks(64), **options)
     trainer = AsyncGRPOTrainer(
         model=given.model,
         args=args,
@@ -94,6 +97,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("grpo"))
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--stream", action="store_true", help="see weight updates in responses")
+    parser.add_argument(
+        "--processes", type=int, default=0, help="that run sessions; 0: a thread of the trainer's"
+    )
     parser.add_argument("--smoke", action="store_true", help="tiny model, CPU, two updates")
     given = parser.parse_args(arguments)
     if not given.smoke:

@@ -1,4 +1,4 @@
-"""Plot the results: success on held-out mazes, and how old samples were.
+"""Plot the results: learning, how old samples were, and where the time went.
 
 python examples/gpu/plots.py --out RESULTS
 """
@@ -25,41 +25,89 @@ def rows(folder: Path, kind: str) -> list[dict[str, Any]]:
     return found
 
 
-def curves(folder: Path, axes: Any) -> None:
-    """Draw each run thin, and the mean of a deriver's seeds thick."""
-    start = rows(folder, "prepared")
-    by_deriver: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    by_run: dict[str, dict[int, float]] = defaultdict(dict)
-    for row in rows(folder, "eval"):
-        by_run[row["run"]][row["step"]] = row["success"]
-    for name, points in by_run.items():
-        if start:
-            points.setdefault(0, start[-1]["success"])
-        deriver = name.partition(":")[0]
-        for step, value in points.items():
-            by_deriver[deriver][step].append(value)
-        steps = sorted(points)
+def learning(folder: Path, axes: Any) -> None:
+    """Draw the score of the trained sessions by update: the seeds' mean, and their range."""
+    by_deriver: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    for row in rows(folder, "step"):
+        deriver, colon, _ = row["run"].partition(":")
+        if colon and "sample/reward" in row["values"]:
+            by_deriver[deriver][row["run"]][row["step"]] = row["values"]["sample/reward"]
+    for deriver, seeds in by_deriver.items():
+        last = min(max(points) for points in seeds.values())
+        steps = range(1, last + 1)
+        scores = np.array([_smooth([points[s] for s in steps]) for points in seeds.values()])
         colour = _COLOURS.get(deriver, "grey")
-        axes.plot(steps, [points[s] for s in steps], color=colour, alpha=0.35, lw=1)
-    for deriver, found in by_deriver.items():
-        steps, seeds = sorted(found), max(map(len, found.values()))
-        # A step that not all seeds reached has another mean: leave it to the thin lines.
-        steps = [s for s in steps if len(found[s]) == seeds]
-        means = [np.mean(found[s]) for s in steps]
-        label = f"{deriver} ({seeds} seed{'s' if seeds > 1 else ''})"
-        axes.plot(
-            steps, means, color=_COLOURS.get(deriver, "grey"), lw=2.2, marker="o", label=label
-        )
+        axes.fill_between(steps, scores.min(0), scores.max(0), color=colour, alpha=0.18, lw=0)
+        label = f"{deriver} ({len(seeds)} seed{'s' if len(seeds) > 1 else ''})"
+        axes.plot(steps, scores.mean(0), color=colour, lw=2, label=label)
+    axes.set(xlabel="updates", ylabel="solved, sessions that were trained", ylim=(0, 1))
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+
+
+def held_out(folder: Path, axes: Any) -> None:
+    """Draw success on held-out mazes: all seeds' games together, with 95% intervals."""
+    start = rows(folder, "prepared")
+    by_deriver: dict[str, dict[int, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows(folder, "eval"):
+        by_deriver[row["run"].partition(":")[0]][row["step"]].append(row)
+    for i, (deriver, found) in enumerate(by_deriver.items()):
+        points = {0: start[-1:]} if start else {}
+        points |= dict(sorted(found.items()))
+        games = np.array([sum(r["games"] for r in at) for at in points.values()])
+        solved = [sum(r["success"] * r["games"] for r in at) for at in points.values()]
+        share = np.array(solved) / games
+        error = 1.96 * np.sqrt(share * (1 - share) / games)
+        places = np.array(list(points)) + 0.8 * i  # side by side, so that both are seen
+        colour = _COLOURS.get(deriver, "grey")
+        axes.errorbar(places, share, error, color=colour, marker="o", capsize=3, label=deriver)
     axes.set(xlabel="updates", ylabel="solved, held-out mazes", ylim=(0, 1))
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
+
+
+def speed(folder: Path, axes: Any) -> None:
+    """Draw where the seconds of an update went, in turns and at once."""
+    compared = rows(folder, "compared")
+    runs = compared[-1]["runs"] if compared else {}
+    names = {
+        "sync": "in turns,\n{} processes",
+        "async": "at once,\n{} processes",
+        "async-1": "at once,\none process",
+        "async-thread": "at once,\na thread",
+    }
+    labels = [names[name].format(one["processes"]) for name, one in runs.items()]
+    below = np.zeros(len(runs))
+    parts = {
+        "waiting_share": ("waits for sessions", "#c9ced6"),
+        "sync_share": ("sends weights", "#8a94a6"),
+        "fwd_bwd_share": ("forward and backward", "#1f6fb4"),
+    }
+    whole = np.array([one["seconds_per_update"] for one in runs.values()])
+    for key, (label, colour) in parts.items():
+        seconds = np.array([one[key] for one in runs.values()]) * whole
+        axes.bar(labels, seconds, 0.6, bottom=below, label=label, color=colour)
+        below += seconds
+    axes.bar(
+        labels, np.maximum(whole - below, 0), 0.6, bottom=below, label="other", color="#ead7c3"
+    )
+    axes.set(ylabel="seconds per update (trainer)")
+    axes.grid(alpha=0.3, axis="y")
+    axes.set_axisbelow(True)
+    if runs:
+        axes.legend()
+
+
+def _smooth(values: list[float], width: int = 5) -> list[float]:
+    """Return the mean of each value and those up to ``width - 1`` before it."""
+    return [float(np.mean(values[max(0, i - width + 1) : i + 1])) for i in range(len(values))]
 
 
 def staleness(folder: Path, axes: Any) -> None:
     """Draw the share of samples by how many versions they were behind."""
     by_deriver: dict[str, Counter[int]] = defaultdict(Counter)
     for row in rows(folder, "run"):
-        if row["run"] != "sync":
+        if ":" in row["run"]:
             counts = {int(k): v for k, v in row["staleness"].items()}
             by_deriver[row["run"].partition(":")[0]].update(counts)
     width = 0.8 / max(len(by_deriver), 1)
@@ -86,9 +134,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("results"))
     folder = parser.parse_args(arguments).out
-    for draw, name in ((curves, "success.png"), (staleness, "staleness.png")):
-        figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
-        draw(folder, axes)
+    draws = {
+        "success.png": (learning, held_out),
+        "staleness.png": (staleness,),
+        "speed.png": (speed,),
+    }
+    for name, panels in draws.items():
+        width = 5.8 * len(panels) if len(panels) > 1 else 7
+        figure, axes = pyplot.subplots(
+            1, len(panels), figsize=(width, 4.2), layout="constrained", squeeze=False
+        )
+        for draw, place in zip(panels, axes[0], strict=True):
+            draw(folder, place)
         figure.savefig(folder / name, dpi=130)
         pyplot.close(figure)
 

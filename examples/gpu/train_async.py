@@ -384,7 +384,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--concurrency", type=int, default=64)
     made.add_argument("--waiting", type=int, default=128, help="sessions that wait to be trained")
     made.add_argument("--processes", type=int, default=4, help="of workers; 0: a thread here")
-    made.add_argument("--eval-at", type=_numbers, default=(5, 10, 20, 40, 70, 100), help="updates")
+    made.add_argument("--eval-at", type=_numbers, default=(20, 50, 100), help="updates")
     made.add_argument("--eval-games", type=int, default=256)
     made.add_argument("--stream", action="store_true", help="see weight updates in responses")
     made.add_argument("--attention", choices=["auto", "flash", "mask"], default="auto")

@@ -14,9 +14,9 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 
 
-def smoke(name: str, folder: Path) -> str:
+def smoke(name: str, folder: Path, *more: str) -> str:
     """Run an example and return what it printed."""
-    command = [sys.executable, str(ROOT / "examples" / name), "--smoke", "--out", "out"]
+    command = [sys.executable, str(ROOT / "examples" / name), "--smoke", "--out", "out", *more]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -36,9 +36,10 @@ def test_sft(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "model.safetensors").exists()
 
 
-def test_async_grpo(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_async_grpo(tmp_path: Path, processes: str) -> None:
     """Two updates come from sessions with different scores, and move the weights."""
-    text = smoke("trl_async_grpo.py", tmp_path)
+    text = smoke("trl_async_grpo.py", tmp_path, "--processes", processes)
     assert "2 updates from" in text
     assert any(value > 0 for value in numbers(text, "grad_norm"))
     assert numbers(text, "ratio")[0] == pytest.approx(1.0, abs=1e-3)

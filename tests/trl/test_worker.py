@@ -321,6 +321,9 @@ class _Sample:
     def __init__(self, version: int) -> None:
         self.model_version = version
 
+    def for_trl(self) -> _Sample:
+        return self
+
 
 def test_a_stale_session_is_dropped_whole() -> None:
     """A session that aged in the queue loses all of its samples, one that was begun none here."""
