@@ -85,13 +85,13 @@ def prepare(given: argparse.Namespace, transfer: Any = None) -> LoggedTransfer:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tokenizer = AutoTokenizer.from_pretrained(given.model)
     model = AutoModelForCausalLM.from_pretrained(given.model, dtype=torch.float32).to(device)
-    link = transfer if isinstance(transfer, LoggedTransfer) else None
-    link = link or (LoggedTransfer(transfer) if transfer else transfer_for(model, given.server))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:  # while the server starts
         said = conversations(Path(folder), given.games, given.noise)
     rows = [tokens(TemplateRenderer(tokenizer), one) for one in said]
     longest, seconds = max(len(ids) for ids, _ in rows), time.time() - begun
     results.write("sft_data", conversations=len(rows), longest=longest, seconds=seconds)
+    link = transfer if isinstance(transfer, LoggedTransfer) else None
+    link = link or (LoggedTransfer(transfer) if transfer else transfer_for(model, given.server))
     optimizer = torch.optim.AdamW(model.parameters(), lr=given.learning_rate, weight_decay=0.0)
     chance, pad = random.Random(given.seed), tokenizer.pad_token_id or tokenizer.eos_token_id
     found: dict[str, float] = {"success": 0.0}

@@ -7,6 +7,7 @@ import queue
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,8 @@ from tests.trl.server import Server, Transfer
 from tests.trl.test_async import same_as_the_truth
 from tests.trl.test_worker import until
 from tests.trl.tiny import SPEC, tasks
-from trajgym.adapters.trl import RolloutFailed, RolloutProcesses, Shard
+from trajgym.adapters._trl_health import Health
+from trajgym.adapters.trl import RolloutFailed, RolloutProcesses, Shard, Tally
 from trajgym.trajectory import InvalidInput, Run
 
 if TYPE_CHECKING:
@@ -238,6 +240,31 @@ def test_a_shard_is_a_part_of_everything() -> None:
     assert len({shard.store("run") for shard in shards}) == 3
     with pytest.raises(InvalidInput, match="2 tasks can't be shared by 3"):
         shards[0].tasks(given[:2])
+
+
+def test_workers_are_as_healthy_as_the_worst_of_them() -> None:
+    """An error or a standstill of one is one of all; samples of one are samples of all."""
+    now = time.monotonic()
+
+    def worker(**changed: Any) -> Health:
+        usual: dict[str, Any] = {"running": True, "exhausted": False, "error": ""}
+        usual |= {"beat_at": now, "sample_at": now - 90, "tally": Tally(groups=3, barren=2)}
+        return Health(**usual | changed)
+
+    gives = worker(sample_at=now, tally=Tally(groups=1, sessions=2, trained=2, rows=3, samples=3))
+    both = Health.of([worker(), gives])
+    assert both.tally == Tally(groups=4, sessions=2, trained=2, rows=3, samples=3)
+    both.check(60)
+    Health.of([gives, worker(exhausted=True, running=False)]).check(60)
+    for others, why in (
+        ([worker()], "no sample for 9"),
+        ([gives, worker(error="it broke")], "it broke"),
+        ([gives, worker(beat_at=now - 70)], "stood still for 7"),
+        ([worker(exhausted=True), worker(exhausted=True)], "no more tasks"),
+        ([gives, worker(running=False)], "does not run"),
+    ):
+        with pytest.raises(RolloutFailed, match=why):
+            Health.of(others).check(60)
 
 
 def test_a_used_run_is_refused(tiny: Any, tmp_path: Path) -> None:
