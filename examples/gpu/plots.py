@@ -26,21 +26,25 @@ def rows(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def learning(folder: Path, axes: Any) -> None:
-    """Draw the score of the trained sessions by update: the seeds' mean, and their range."""
+    """Draw the mean score of sessions by update: the seeds' mean, and their range."""
     by_deriver: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows(folder, "step"):
         deriver, colon, _ = row["run"].partition(":")
-        if colon and "sample/reward" in row["values"]:
-            by_deriver[deriver][row["run"]][row["step"]] = row["values"]["sample/reward"]
+        if colon and "reward" in row["values"]:
+            by_deriver[deriver][row["run"]][row["step"]] = row["values"]["reward"]
     for deriver, seeds in by_deriver.items():
-        last = min(max(points) for points in seeds.values())
-        steps = range(1, last + 1)
-        scores = np.array([_smooth([points[s] for s in steps]) for points in seeds.values()])
+        steps = np.arange(1, 1 + min(max(points) for points in seeds.values()))
+        scores = np.array(
+            [
+                _smooth(np.interp(steps, *zip(*points.items(), strict=True)))
+                for points in seeds.values()
+            ]
+        )
         colour = _COLOURS.get(deriver, "grey")
         axes.fill_between(steps, scores.min(0), scores.max(0), color=colour, alpha=0.18, lw=0)
         label = f"{deriver} ({len(seeds)} seed{'s' if len(seeds) > 1 else ''})"
         axes.plot(steps, scores.mean(0), color=colour, lw=2, label=label)
-    axes.set(xlabel="updates", ylabel="solved, sessions that were trained", ylim=(0, 1))
+    axes.set(xlabel="updates", ylabel="solved, sessions of the training", ylim=(0, 1))
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
 
@@ -68,24 +72,23 @@ def held_out(folder: Path, axes: Any) -> None:
 
 def speed(folder: Path, axes: Any) -> None:
     """Draw where the seconds of an update went, in turns and at once."""
-    compared = rows(folder, "compared")
-    runs = compared[-1]["runs"] if compared else {}
-    names = {
-        "sync": "in turns,\n{} processes",
-        "async": "at once,\n{} processes",
-        "async-1": "at once,\none process",
-        "async-thread": "at once,\na thread",
-    }
-    labels = [names[name].format(one["processes"]) for name, one in runs.items()]
+    places = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
+    compared = [found[-1]["runs"] for place in places if (found := rows(place, "compared"))]
+    runs = [
+        ("in turns" if name.startswith("sync") else "at once", one)
+        for found in compared
+        for name, one in found.items()
+    ]
+    labels = [f"{when},\n{_workers(one['processes'])}" for when, one in runs]
     below = np.zeros(len(runs))
     parts = {
         "waiting_share": ("waits for sessions", "#c9ced6"),
         "sync_share": ("sends weights", "#8a94a6"),
         "fwd_bwd_share": ("forward and backward", "#1f6fb4"),
     }
-    whole = np.array([one["seconds_per_update"] for one in runs.values()])
+    whole = np.array([one["seconds_per_update"] for _, one in runs])
     for key, (label, colour) in parts.items():
-        seconds = np.array([one[key] for one in runs.values()]) * whole
+        seconds = np.array([one[key] for _, one in runs]) * whole
         axes.bar(labels, seconds, 0.6, bottom=below, label=label, color=colour)
         below += seconds
     axes.bar(
@@ -98,7 +101,13 @@ def speed(folder: Path, axes: Any) -> None:
         axes.legend()
 
 
-def _smooth(values: list[float], width: int = 5) -> list[float]:
+def _workers(processes: int) -> str:
+    if not processes:
+        return "a thread"
+    return f"{processes} process{'es' if processes > 1 else ''}"
+
+
+def _smooth(values: Any, width: int = 5) -> list[float]:
     """Return the mean of each value and those up to ``width - 1`` before it."""
     return [float(np.mean(values[max(0, i - width + 1) : i + 1])) for i in range(len(values))]
 
