@@ -51,11 +51,10 @@ class Ledger:
         if self.store is not None:
             await self.store.begin_session(self.record)
 
-    async def add_attempt(self, forked_at: int | None) -> Attempt:
-        """Open another attempt."""
+    def new_attempt(self, forked_at: int | None) -> Attempt:
+        """Open another attempt; the caller keeps it."""
         attempt = Attempt(index=len(self.attempts), forked_at=forked_at, leaf=forked_at)
         self.attempts.append(attempt)
-        await self.put_attempt(attempt)
         return attempt
 
     async def add_failed_fork(self, forked_at: int | None, cause: str, error: str) -> None:

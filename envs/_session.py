@@ -325,9 +325,13 @@ class Session:
         rival._is_fork = True
         try:
             await rival._replay(shared)
-            rival._attempt = await self._ledger.add_attempt(turn)
-        except BaseException:
-            await finish_despite_cancel(rival._close_env(), rival._leave_seconds())
+            rival._attempt = self._ledger.new_attempt(turn)
+            await self._ledger.put_attempt(rival._attempt)
+        except BaseException as error:
+            # Cancelled while the store took it: it may be there, so its end has to be, too.
+            opened = rival._attempt is not self._attempt and not isinstance(error, StoreError)
+            end = rival._leave(error) if opened else rival._close_env()
+            await finish_despite_cancel(end, rival._leave_seconds())
             raise
         self._forks.append(rival)
         return rival

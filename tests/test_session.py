@@ -23,7 +23,7 @@ from trajgym.envs import (
     Unforkable,
     UnknownEnv,
 )
-from trajgym.trajectory import InvalidInput, Run, Segment, Store, Task
+from trajgym.trajectory import Attempt, InvalidInput, Run, Segment, Store, Task
 
 TASK = Task(id="t1")
 
@@ -466,6 +466,32 @@ async def test_fork_of_a_fork() -> None:
         assert [t.index for t in two.turns] == [0, 1, 2]
         with pytest.raises(InvalidInput, match="not part of attempt 0"):
             await session.fork(1)
+
+
+async def test_a_fork_that_is_cancelled_while_it_is_recorded_has_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store may have taken a rival whose fork nobody waits for any more: it reads cancelled."""
+    async with Store(tmp_path) as store:
+        async with Session(counter(), TASK, store=store, session_id="s") as session:
+            await session.step(call(("add", "{}")))
+            written, put = asyncio.Event(), store.put_attempt
+
+            async def slow(name: str, attempt: Attempt) -> None:
+                await put(name, attempt)
+                if attempt.index == 1 and not attempt.status.ended:
+                    written.set()
+                    await asyncio.Event().wait()
+
+            monkeypatch.setattr(store, "put_attempt", slow)
+            forking = asyncio.create_task(session.fork(0))
+            await written.wait()
+            forking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await forking
+            await session.step(call(("finish", "{}")))
+    with Run(tmp_path) as run:
+        assert [str(one.status) for one in run.session("s").attempts] == ["completed", "cancelled"]
 
 
 async def test_fork_that_diverges_is_refused() -> None:
