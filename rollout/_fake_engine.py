@@ -13,6 +13,7 @@ import numpy as np
 
 from trajgym.rollout._byte_renderer import ByteRenderer
 from trajgym.rollout._engine import Generation, ShownImage, TokenEngine
+from trajgym.rollout._ids import as_list
 from trajgym.rollout._policy import PolicyError, PolicyGarbage, PolicyUnavailable
 from trajgym.trajectory import InvalidInput, Segment
 
@@ -167,7 +168,7 @@ class FakeEngine(TokenEngine):
         try:
             faults: dict[str, Fault] = {f.kind: f for f in self._faults if f.call == call}
             await self._suffer(faults, call)
-            prompt = [int(i) for i in prompt_ids]
+            prompt = as_list(prompt_ids)
             planned = self._plan(prompt, session, sampling.seed)
             abort = faults.get("abort")
             most = min(max_tokens, abort.after_tokens) if abort else max_tokens
@@ -214,7 +215,7 @@ class FakeEngine(TokenEngine):
         sampling: Sampling,
     ) -> list[float]:
         """See :meth:`TokenEngine.score`; exactly what :meth:`generate` gave for the same seed."""
-        prompt = [int(i) for i in prompt_ids]
+        prompt = as_list(prompt_ids)
         state = _mix(f"{self._seed}:{sampling.seed}".encode(), prompt)
         found = []
         for identity in response_ids:
@@ -255,7 +256,7 @@ class FakeEngine(TokenEngine):
     def _ids(self, reply: Any) -> list[int]:
         if isinstance(reply, (str, dict)):
             return self.renderer.encode_response(reply)
-        return [int(i) for i in reply]
+        return as_list(reply)
 
     def _position(self, prompt: list[int]) -> tuple[int, int]:
         """Return how many turns came before, and where the current one begins."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trajgym.rollout._ids import as_list
 from trajgym.rollout._policy import PolicyGarbage, PolicyRejected
 from trajgym.trajectory import ImageRef
 
@@ -35,7 +36,7 @@ def find_images(
     Raises:
         PolicyRejected: the ids do not show exactly these images.
     """
-    ids = [int(i) for i in ids]
+    ids = as_list(ids)
     found: list[ImageRef] = []
     end = 0
     for blob in blobs:

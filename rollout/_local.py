@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from trajgym.rollout._engine import Generation, TokenEngine
+from trajgym.rollout._ids import as_list
 from trajgym.rollout._policy import PolicyUnavailable
 from trajgym.rollout._smollm2 import load_smollm2
 from trajgym.rollout._template import TemplateRenderer
@@ -90,7 +91,7 @@ class LocalEngine(TokenEngine):
         session: str = "",
     ) -> Generation:
         """See :meth:`TokenEngine.generate`; waiting for the model counts as paused."""
-        prompt = [int(i) for i in prompt_ids]
+        prompt = as_list(prompt_ids)
         if not prompt:
             raise InvalidInput("generate: the prompt is empty")
         stop = threading.Event()
@@ -128,7 +129,7 @@ class LocalEngine(TokenEngine):
             InvalidInput: the prompt is empty.
             PolicyUnavailable: the engine is closed.
         """
-        prompt, response = [int(i) for i in prompt_ids], [int(i) for i in response_ids]
+        prompt, response = as_list(prompt_ids), as_list(response_ids)
         if not prompt:
             raise InvalidInput("score: the prompt is empty")
         if self._closing.is_set():

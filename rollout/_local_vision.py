@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trajgym.rollout._engine import Generation
+from trajgym.rollout._ids import as_list
 from trajgym.rollout._local import LocalEngine, choose, generator_of
 from trajgym.rollout._processor import pixels_of, placeholder_ids
 from trajgym.trajectory import Segment
@@ -64,7 +65,7 @@ class LocalVisionEngine(LocalEngine):
             PolicyUnavailable: the engine is closed.
         """
         del session
-        prompt = [int(i) for i in prompt_ids]
+        prompt = as_list(prompt_ids)
         stop = threading.Event()
         job = _Job(prompt, tuple(images), sampling, max_tokens, frozenset(stop_ids), stop)
         return await self._submit(self._run_seeing, job, stop=stop)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from trajgym.rollout._ids import as_list
 from trajgym.rollout._parsing import Markers, call_id, tool_call
 from trajgym.rollout._policy import PolicyRejected
 from trajgym.rollout._prepare import SEAM, Preparer
@@ -113,7 +114,7 @@ class PackagedRenderer(Renderer):
         held: int,
     ) -> list[int] | None:
         """See :meth:`Renderer.extend`."""
-        prefix = [int(i) for i in prefix_ids]
+        prefix = as_list(prefix_ids)
         new = self._prepare(messages[held:], ())
         start = self._response_start(prefix)
         if not new or start is None:
@@ -135,7 +136,7 @@ class PackagedRenderer(Renderer):
         tools: Sequence[ToolSchema] = (),
     ) -> Parsed:
         """See :meth:`Renderer.parse`."""
-        ids = [int(i) for i in response_ids]
+        ids = as_list(response_ids)
         found = self._parsed(ids, prompt_ids, tools)
         message: Message = {"role": "assistant", "content": found.content or ""}
         spans: list[Span] = []
@@ -159,7 +160,7 @@ class PackagedRenderer(Renderer):
         prompt_ids: IntArray | Sequence[int] = (),
     ) -> bool:
         """See :meth:`Renderer.reasoning_is_open`."""
-        found = self._parsed([int(i) for i in response_ids], prompt_ids, ())
+        found = self._parsed(as_list(response_ids), prompt_ids, ())
         return found.reasoning_complete is False
 
     def shown(
@@ -195,12 +196,12 @@ class PackagedRenderer(Renderer):
                 ready, tools=list(tools) or None, add_generation_prompt=opened
             )
         )
-        return [int(i) for i in rendered]
+        return as_list(rendered)
 
     def _parsed(
         self, ids: list[int], prompt_ids: IntArray | Sequence[int], tools: Sequence[ToolSchema]
     ) -> Any:
-        prompt = [int(i) for i in prompt_ids]
+        prompt = as_list(prompt_ids)
         return self._inner.parse_response(ids, tools=list(tools) or None, prompt_ids=prompt or None)
 
     def _encode(self, text: str) -> list[int]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from trajgym.rollout._ids import as_list
 from trajgym.rollout._renderer import Parsed
 from trajgym.rollout._token_text import TokenText
 from trajgym.rollout._tool_text import find_calls
@@ -111,7 +112,7 @@ def parse_response(
         prompt_size: makes call ids differ between turns that say the same.
         lead: space that the template puts before the content, which is not part of it.
     """
-    ids = [int(i) for i in response_ids]
+    ids = as_list(response_ids)
     stopped = bool(ids) and ids[-1] in stop_ids
     said = TokenText(ids[:-1] if stopped else ids, decode)
     reasoning = _reasoning(said.text, markers, opened=opened)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trajgym.rollout._policy import PolicyRejected
@@ -64,6 +64,10 @@ class Preparer:
     native_reasoning: bool
     system_role: bool = True
     images: bool = False
+    _firsts: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_firsts", frozenset(text[0] for text in self.specials))
 
     def __call__(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> list[Message]:
         """Return new messages; those given are left alone.
@@ -133,6 +137,8 @@ class Preparer:
 
     def _defuse(self, text: str, keep: tuple[str, ...] = ()) -> str:
         text = text.replace(SEAM, "\ufffd").replace(IMAGE, "\ufffd")
+        if not any(first in text for first in self._firsts):
+            return text
         for special in self.specials:
             if special in text and special not in keep:
                 text = text.replace(special, special[0] + SEAM + special[1:])

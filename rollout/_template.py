@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trajgym.rollout._ids import as_list
 from trajgym.rollout._parsing import Markers
 from trajgym.rollout._policy import PolicyRejected
 from trajgym.rollout._text_renderer import ChatCodec, TextRenderer
@@ -48,7 +49,7 @@ class HFCodec(ChatCodec):
 
     def decode(self, ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(
-            [int(i) for i in ids], skip_special_tokens=False, clean_up_tokenization_spaces=False
+            as_list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
         return text
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, NamedTuple
 
+from trajgym.rollout._ids import as_list
 from trajgym.rollout._parsing import Markers, open_reasoning, parse_response
 from trajgym.rollout._policy import PolicyRejected
 from trajgym.rollout._prepare import SEAM, Preparer
 from trajgym.rollout._renderer import Parsed, Renderer
+from trajgym.rollout._text_cache import TextCache, conversation_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,6 +103,7 @@ class TextRenderer(Renderer):
             system_role=system_role,
             images=images,
         )
+        self._prompts = TextCache()
         self.opening_ids = tuple(self._encode(self._opening_text()))
         self._lead = self._find_lead()
         self._stops = self._find_stops(stop_tokens)
@@ -114,11 +117,11 @@ class TextRenderer(Renderer):
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> list[int]:
         """See :meth:`Renderer.render`."""
-        return self._encode(self._text(messages, tools, open_turn=True))
+        return self._encode(self._prompt(messages, tools))
 
     def text(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> str:
         """Return the text that :meth:`render` encodes."""
-        return self._text(messages, tools, open_turn=True).replace(SEAM, "")
+        return self._prompt(messages, tools).replace(SEAM, "")
 
     def extend(
         self,
@@ -129,7 +132,7 @@ class TextRenderer(Renderer):
         held: int,
     ) -> list[int] | None:
         """See :meth:`Renderer.extend`."""
-        prefix = [int(i) for i in prefix_ids]
+        prefix = as_list(prefix_ids)
         if not prefix or not 0 < held <= len(messages):
             return None
         if messages[held - 1]["role"] != "assistant":
@@ -168,7 +171,7 @@ class TextRenderer(Renderer):
         """See :meth:`Renderer.reasoning_is_open`."""
         if self._markers is None:
             return False
-        text = self._codec.decode([int(i) for i in response_ids])
+        text = self._codec.decode(as_list(response_ids))
         inner = open_reasoning(text, self._markers, opened=self._opened(prompt_ids))
         return inner is not None and self._markers.close not in text[inner:]
 
@@ -176,7 +179,9 @@ class TextRenderer(Renderer):
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()
     ) -> list[Message] | None:
         """See :meth:`Renderer.shown`."""
-        whole = self._text(messages, tools, open_turn=True)
+        if not any(message.get("reasoning_content") for message in messages):
+            return None
+        whole = self._prompt(messages, tools)
         out, changed = list(messages), False
         for i, message in enumerate(messages):
             if not message.get("reasoning_content"):
@@ -205,6 +210,15 @@ class TextRenderer(Renderer):
         shown = tools if self._prepare.native_tools else ()
         return self._codec.template(ready, shown, open_turn=open_turn)
 
+    def _prompt(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> str:
+        """Return the text of the next prompt, which is asked for again one turn later."""
+        key = conversation_key(messages, tools)
+        text = self._prompts.get(key)
+        if text is None:
+            text = self._text(messages, tools, open_turn=True)
+            self._prompts.put(key, text)
+        return text
+
     def _encode(self, text: str) -> list[int]:
         if SEAM not in text:
             return self._codec.encode(text)
@@ -213,25 +227,26 @@ class TextRenderer(Renderer):
     def _opened(self, prompt_ids: IntArray | Sequence[int]) -> bool:
         if self._markers is None or not len(prompt_ids):
             return False
-        tail = self._codec.decode([int(i) for i in prompt_ids[-_LOOK_BACK:]])
+        tail = self._codec.decode(as_list(prompt_ids[-_LOOK_BACK:]))
         return tail.rstrip().endswith(self._markers.open)
 
     def _stable_texts(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], held: int
     ) -> _Texts | None:
         """Return the three texts, or None if the template changes what the prefix holds."""
-        full = self._text(messages, tools, open_turn=True)
+        full = self._prompt(messages, tools)
         closed = self._text(messages[:held], tools, open_turn=False)
         if not full.startswith(closed):
             return None
-        prompt = self._text(messages[: held - 1], tools, open_turn=True)
+        prompt = self._prompt(messages[: held - 1], tools)
         if not closed.startswith(prompt):
             return None
         # A template that drops reasoning from every turn drops it from both texts.
-        thought = self._prepare(messages[held - 1 : held], ())[0]
         reasoning = (messages[held - 1].get("reasoning_content") or "").strip()
-        if reasoning and self._lost(reasoning, thought, closed[len(prompt) :]):
-            return None
+        if reasoning:
+            thought = self._prepare(messages[held - 1 : held], ())[0]
+            if self._lost(reasoning, thought, closed[len(prompt) :]):
+                return None
         return _Texts(prompt, closed, full)
 
     def _lost(self, reasoning: str, prepared: Message, text: str) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from trajgym.rollout._engine import Generation, TokenEngine
+from trajgym.rollout._ids import as_list
 from trajgym.rollout._policy import PolicyGarbage, PolicyRejected, PolicyUnavailable
 from trajgym.rollout._retry import Retry
 from trajgym.trajectory import InvalidInput, MissingExtra, Segment
@@ -145,7 +146,7 @@ class VLLMEngine(TokenEngine):
             PolicyRejected: any other 4xx.
             PolicyGarbage: an answer without ids and log-probs that fit together.
         """
-        prompt = [int(i) for i in prompt_ids]
+        prompt = as_list(prompt_ids)
         body = self._body(sampling, stop_ids)
         headers = {self._session_header: session} if session else {}
         run, paused = _Run(), 0.0

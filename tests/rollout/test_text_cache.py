@@ -1,0 +1,112 @@
+"""A renderer remembers texts; nobody can tell, except by the clock."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trajgym.rollout import ByteRenderer
+from trajgym.rollout._text_cache import TextCache, conversation_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trajgym.trajectory import Message
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "look", "description": "Look.", "parameters": {"type": "object"}},
+}
+TEXTS = st.sampled_from(["", "a", "ab", "<|end|>", "Well?"])
+
+
+def conversations() -> st.SearchStrategy[list[Message]]:
+    """Conversations of a user and an assistant, some with reasoning, that a user has ended."""
+    said = st.fixed_dictionaries(
+        {"role": st.just("assistant"), "content": TEXTS},
+        optional={"reasoning_content": st.sampled_from(["hm", "so"])},
+    )
+    asked = st.fixed_dictionaries({"role": st.just("user"), "content": TEXTS})
+    pairs = st.lists(st.tuples(said, asked), min_size=1, max_size=3)
+    return st.builds(lambda first, rest: [first, *(m for pair in rest for m in pair)], asked, pairs)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    sessions=st.lists(conversations(), min_size=1, max_size=3),
+    edits=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 6), TEXTS), max_size=6),
+    most=st.sampled_from([0, 40, 1 << 20]),
+    strip=st.booleans(),
+)
+def test_a_warm_renderer_gives_what_a_fresh_one_gives(
+    sessions: list[list[Message]], edits: list[tuple[int, int, str]], most: int, strip: bool
+) -> None:
+    """Interleaved sessions, messages edited in place, tools that come and go: the same ids."""
+    warm = ByteRenderer(strip_reasoning=strip)
+    warm._prompts = TextCache(most)
+    sessions = copy.deepcopy(sessions)
+    for which, place, text in [*edits, (0, 0, "the end")]:
+        for messages in sessions:
+            for tools in ((), (TOOL,)):
+                fresh = ByteRenderer(strip_reasoning=strip)
+                held = len(messages) - 1
+                prefix = fresh.render(messages[: held - 1], tools)
+                prefix += fresh.encode_response("x")
+                assert warm.render(messages, tools) == fresh.render(messages, tools)
+                found = warm.extend(prefix, messages, tools, held=held)
+                assert found == fresh.extend(prefix, messages, tools, held=held)
+                assert warm.shown(messages, tools) == fresh.shown(messages, tools)
+        edited = sessions[which % len(sessions)]
+        edited[place % len(edited)]["content"] = text
+
+
+def test_a_turn_renders_no_old_prompt_again(monkeypatch: Any) -> None:
+    """What the last turn's prompt said is not rendered again when the next turn extends it."""
+    renderer = ByteRenderer()
+    rendered: list[int] = []
+    template: Callable[..., str] = renderer._codec.template
+
+    def counted(messages: list[Message], *rest: Any, **options: Any) -> str:
+        rendered.append(len(messages))
+        return template(messages, *rest, **options)
+
+    monkeypatch.setattr(renderer._codec, "template", counted)
+    messages: list[Message] = [{"role": "user", "content": "Well?"}]
+    ids = renderer.render(messages)
+    for turn in range(3):
+        ids += renderer.encode_response("yes")
+        messages = [*messages, {"role": "assistant", "content": "yes"}]
+        messages = [*messages, {"role": "user", "content": f"And {turn}?"}]
+        rendered.clear()
+        extended = renderer.extend(ids, messages, held=len(messages) - 1)
+        assert extended is not None
+        assert sorted(rendered) == [len(messages) - 1, len(messages)]
+        ids = extended
+
+
+def test_equal_values_of_other_types_are_other_conversations() -> None:
+    """Templates write True, 1 and 1.0 differently, and keys in their order."""
+    calls: list[Any] = [True, 1, 1.0, None, "1", [1], [1.0], {"a": 1, "b": 2}, {"b": 2, "a": 1}]
+    keys = {conversation_key([{"role": "tool", "value": value}], ()) for value in calls}
+    assert len(keys) == len(calls)
+    assert conversation_key([], ({"a": 1},)) != conversation_key([{"a": 1}], ())
+    first = {"role": "assistant", "tool_calls": [{"id": "x"}]}
+    assert conversation_key([first], ()) == conversation_key([copy.deepcopy(first)], ())
+
+
+def test_it_keeps_no_more_than_it_may() -> None:
+    """What was used last stays; a text that is longer than all it may keep is not kept."""
+    cache = TextCache(10)
+    keys = [conversation_key([{"content": str(i)}], ()) for i in range(4)]
+    for key in keys[:3]:
+        cache.put(key, "12345"[: 3 + (key is keys[0])])
+    assert cache.get(keys[0]) == "1234"
+    cache.put(keys[3], "abc")
+    assert [cache.get(key) is not None for key in keys] == [True, False, True, True]
+    cache.put(keys[1], "x" * 11)
+    assert len(cache) == 3
+    assert len(pickle.loads(pickle.dumps(cache))) == 0
