@@ -75,15 +75,16 @@ def serve(
         worker.start()
         threading.Thread(target=_feed, args=(worker, samples), daemon=True).start()
         try:
-            _obey(worker, control, parent, told)
+            with contextlib.suppress(EOFError, OSError):  # the trainer's process is gone
+                _obey(worker, control, parent, told)
         finally:
             worker.stop()
-            _report(worker, control)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return  # the trainer's process is gone
     except BaseException:  # noqa: BLE001 - boundary: the trainer's process raises it
         with contextlib.suppress(OSError):
             control.send(("failed", traceback.format_exc()[-4000:]))
+    else:
+        with contextlib.suppress(OSError):
+            _report(worker, control)
 
 
 def _made(

@@ -215,7 +215,7 @@ def test_a_worker_that_fails_says_why(server: Server, tiny: Any, tmp_path: Path)
     """What goes wrong over there is raised here: making the worker, or all of its sessions."""
     process = RolloutProcesses(broken)
     process.start()
-    assert "LookupError: no tasks today" in failure(process)
+    assert "EOFError: no tasks today" in failure(process)
     process.stop()
     with working(server, tiny, tmp_path, fail=True) as other:
         assert "members left: {'failed:env': " in failure(other, 2.0, "groups gave none")
