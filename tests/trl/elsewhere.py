@@ -77,8 +77,8 @@ def broken(*, versions: VersionClock, shard: Shard) -> RolloutWorker:
     raise EOFError("no tasks today")
 
 
-def trainer(url: str, model: str, store: str, marks: str) -> None:
-    """Play a trainer's process that takes a sample, says so, and then only waits."""
+def trainer(url: str, model: str, store: str, marks: str, then: str) -> None:
+    """Play a trainer's process that takes a sample, says so, and then leaves, or only waits."""
     from functools import partial
 
     process = RolloutProcesses(partial(make, url, model, Path(store), Path(marks)), processes=2)
@@ -87,7 +87,7 @@ def trainer(url: str, model: str, store: str, marks: str) -> None:
     process.start()
     process.rollout_buffer.get(timeout=120)
     print(*process.pids, flush=True)
-    while True:
+    while then == "wait":
         time.sleep(60)
 
 

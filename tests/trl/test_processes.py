@@ -178,19 +178,25 @@ def test_a_killed_process_is_named_and_its_turns_stay(
     assert {tuple(s.input_ids[s.completion_mask > 0].tolist()) for s in taken} <= rows
 
 
-def test_it_ends_with_the_trainers_process(server: Server, tiny: Any, tmp_path: Path) -> None:
-    """When the trainer is killed, sessions are closed and the process ends by itself."""
+@pytest.mark.parametrize("then", ["wait", "leave"])
+def test_it_ends_with_the_trainers_process(
+    server: Server, tiny: Any, tmp_path: Path, then: str
+) -> None:
+    """When the trainer is killed, or ends without stop, sessions are closed and nothing stays."""
     marks = tmp_path / "marks"
     marks.mkdir()
     command = [sys.executable, "-m", "tests.trl.elsewhere", server.url, tiny.path]
-    command += [str(tmp_path / "run"), str(marks)]
+    command += [str(tmp_path / "run"), str(marks), then]
     root = Path(__file__).parents[2]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as trainer:
         assert trainer.stdout is not None
         pids = [int(pid) for pid in trainer.stdout.readline().split()]
         assert len(pids) == 2
-        assert all(map(exists, pids))
-        trainer.kill()
+        if then == "wait":
+            assert all(map(exists, pids))
+            trainer.kill()
+        else:
+            assert trainer.wait(60) == 0
     until(lambda: not any(map(exists, pids)))
     assert list(marks.iterdir()) == []
     with Run(tmp_path / "run") as run:
