@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["TextCache", "conversation_key"]
 
 Key: TypeAlias = "tuple[Hashable, Hashable]"
+_NODE = 48
+"""Bytes of a key's tuple or of a place in one, about; strings are shared."""
 
 
 class TextCache:
@@ -22,13 +24,13 @@ class TextCache:
     A turn's prompt is needed again when the next turn looks whether the template left it alone.
 
     Args:
-        characters: of all texts together, at most; a longer one is not kept.
+        most: bytes of memory that all of it may take, about; what alone takes more is not kept.
     """
 
-    def __init__(self, characters: int = 1 << 26) -> None:
-        self._most = characters
+    def __init__(self, most: int = 1 << 26) -> None:
+        self._most = most
         self._size = 0
-        self._texts: OrderedDict[Key, str] = OrderedDict()
+        self._texts: OrderedDict[Key, tuple[str, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[TextCache], tuple[int]]:
@@ -40,21 +42,24 @@ class TextCache:
     def get(self, key: Key) -> str | None:
         """Return the text of a conversation, or None."""
         with self._lock:
-            text = self._texts.get(key)
-            if text is not None:
-                self._texts.move_to_end(key)
-            return text
+            found = self._texts.get(key)
+            if found is None:
+                return None
+            self._texts.move_to_end(key)
+            return found[0]
 
     def put(self, key: Key, text: str) -> None:
         """Keep a conversation's text, and let go of those that were not used for longest."""
+        # The key keeps the messages alive, which say about what the text says.
+        size = 2 * len(text) + _NODE * _nodes(key)
         with self._lock:
-            if len(text) > self._most or key in self._texts:
+            if size > self._most or key in self._texts:
                 return
-            self._texts[key] = text
-            self._size += len(text)
+            self._texts[key] = text, size
+            self._size += size
             while self._size > self._most:
-                _, old = self._texts.popitem(last=False)
-                self._size -= len(old)
+                _, (_, old) = self._texts.popitem(last=False)
+                self._size -= old
 
 
 def conversation_key(messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Key:
@@ -71,7 +76,11 @@ def _frozen(value: Any) -> Hashable:
         return value
     if isinstance(value, dict):
         # In the order of the keys: a template may write them in that order.
-        return (dict, *((key, _frozen(item)) for key, item in value.items()))
+        return (dict, *((_frozen(key), _frozen(item)) for key, item in value.items()))
     if isinstance(value, list | tuple):
-        return (list, *map(_frozen, value))
-    return (type(value), value)  # True, 1 and 1.0 are equal, and written differently
+        return (type(value), *map(_frozen, value))
+    return (type(value), repr(value))  # True, 1, 1.0 and 0.0, -0.0 are equal, not written alike
+
+
+def _nodes(key: Hashable) -> int:
+    return 1 + sum(map(_nodes, key)) if isinstance(key, tuple) else 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import given, settings
@@ -39,7 +40,7 @@ def conversations() -> st.SearchStrategy[list[Message]]:
 @given(
     sessions=st.lists(conversations(), min_size=1, max_size=3),
     edits=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 6), TEXTS), max_size=6),
-    most=st.sampled_from([0, 40, 1 << 20]),
+    most=st.sampled_from([0, 3000, 1 << 20]),
     strip=st.booleans(),
 )
 def test_a_warm_renderer_gives_what_a_fresh_one_gives(
@@ -90,7 +91,8 @@ def test_a_turn_renders_no_old_prompt_again(monkeypatch: Any) -> None:
 
 def test_equal_values_of_other_types_are_other_conversations() -> None:
     """Templates write True, 1 and 1.0 differently, and keys in their order."""
-    calls: list[Any] = [True, 1, 1.0, None, "1", [1], [1.0], {"a": 1, "b": 2}, {"b": 2, "a": 1}]
+    calls: list[Any] = [True, 1, 1.0, 0.0, -0.0, None, "1", [1], (1,), [1.0], {1}]
+    calls += [{"a": 1, "b": 2}, {"b": 2, "a": 1}, {1: "a"}, {True: "a"}, {"1": "a"}]
     keys = {conversation_key([{"role": "tool", "value": value}], ()) for value in calls}
     assert len(keys) == len(calls)
     assert conversation_key([], ({"a": 1},)) != conversation_key([{"a": 1}], ())
@@ -99,14 +101,29 @@ def test_equal_values_of_other_types_are_other_conversations() -> None:
 
 
 def test_it_keeps_no_more_than_it_may() -> None:
-    """What was used last stays; a text that is longer than all it may keep is not kept."""
-    cache = TextCache(10)
+    """What was used last stays; what alone takes more than all it may keep is not kept."""
     keys = [conversation_key([{"content": str(i)}], ()) for i in range(4)]
+    cache = TextCache(3 * 3000)
     for key in keys[:3]:
-        cache.put(key, "12345"[: 3 + (key is keys[0])])
-    assert cache.get(keys[0]) == "1234"
-    cache.put(keys[3], "abc")
+        cache.put(key, "x" * 1000)
+    assert cache.get(keys[0]) == "x" * 1000
+    cache.put(keys[3], "y" * 1000)
     assert [cache.get(key) is not None for key in keys] == [True, False, True, True]
-    cache.put(keys[1], "x" * 11)
+    cache.put(keys[1], "z" * 5000)
     assert len(cache) == 3
     assert len(pickle.loads(pickle.dumps(cache))) == 0
+
+
+def test_it_takes_the_memory_that_it_may() -> None:
+    """Its keys count, too: many short messages weigh more than what they say."""
+    cache = TextCache(1 << 21)
+    tracemalloc.start()
+    try:
+        for i in range(3000):
+            said = [{"role": "user", "content": f"{i} {j}"} for j in range(12)]
+            cache.put(conversation_key(said, ()), f"{i} " * 60)
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(cache) > 100
+    assert used < 2 * (1 << 21)
