@@ -2,7 +2,7 @@
 
     python examples/gpu/smoke.py [OUT]
 
-It needs a checkout of the project with trajgym[trl,plot], and takes two minutes.
+It needs a checkout of the project with trajgym[trl,plot], and takes three minutes.
 """
 
 from __future__ import annotations
