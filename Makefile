@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # A CPU build of PyTorch is enough for every test; set TORCH= to take what the extra asks for.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test test-local test-trl test-verl test-areal test-gradient test-slow test-mini lint format bench clean
+.PHONY: demo test test-local test-trl test-verl test-areal test-gradient test-slow test-mini test-agents lint format docs bench bench-smoke release clean
 
 demo: $(VENV)/.demo  ## Real SWE tasks from collection to export, without a model key.
 	@if docker version >/dev/null 2>&1; then scripts/base-image.sh; fi || true
@@ -23,6 +23,9 @@ test-slow: $(VENV)/.dev system  ## What takes minutes: recipes made again, relea
 test-mini:  ## mini-swe-agent, unmodified, in our sandboxes.
 	PYTHON='$(PYTHON)' scripts/test-mini-swe-agent.sh
 
+test-agents:  ## Agents from the package index, unmodified, through the recording proxy.
+	PYTHON='$(PYTHON)' scripts/test-agents.sh
+
 test-trl:  ## TRL's own trainers, on this CPU.
 	TORCH='$(TORCH)' PYTHON='$(PYTHON)' scripts/test-trl.sh
 
@@ -38,7 +41,7 @@ test-gradient:  ## One gradient: TRL's, verl's and AReaL's losses on the same se
 lint: $(VENV)/.dev  ## Style, types (strict), and the import contract.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	PYTHON=$(BIN)/python scripts/mypy.sh
+	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: $(VENV)/.dev
@@ -52,6 +55,17 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/bench_export.py
 	$(BIN)/python benchmarks/bench_sandbox.py
 	$(BIN)/python benchmarks/bench_gui.py
+	$(BIN)/python benchmarks/bench_rewards.py
+	$(BIN)/python benchmarks/bench_server.py
+
+bench-smoke: $(VENV)/.dev  ## Every benchmark in a small size: it starts and ends, no more.
+	$(BIN)/python benchmarks/smoke.py
+
+docs: $(VENV)/.docs  ## The documentation site, in build/site; any warning is an error.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+release: $(VENV)/.dev  ## Build the archives in dist/ and check them; uploads nothing.
+	PYTHON=$(BIN)/python scripts/release.sh
 
 .PHONY: system
 system:  ## Packages, Docker engine and base image, where we may install them.
@@ -68,10 +82,14 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@ $(VENV)/.demo
 
+$(VENV)/.docs: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --editable '.[docs]'
+	touch $@
+
 .venv-local/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv-local
 	$(if $(TORCH),.venv-local/bin/pip install --quiet '$(TORCH)')
-	.venv-local/bin/pip install --quiet --editable '.[dev,local]'
+	.venv-local/bin/pip install --quiet --editable '.[test,local]'
 	touch $@
 
 clean:

@@ -5,7 +5,7 @@
     TrajgymError
     ├── InvalidInput
     │   └── UnknownExport        there is no export of that name
-    └── RolloutFailed            sessions for a trainer can't go on; the cause is attached
+    └── RolloutFailed            no more sessions can be run for a trainer
 """
 
 from __future__ import annotations
@@ -20,4 +20,4 @@ class UnknownExport(InvalidInput):
 
 
 class RolloutFailed(TrajgymError):
-    """Sessions for a trainer can't go on; the cause is attached."""
+    """No more sessions can be run for a trainer; ``__cause__`` is the reason where there is one."""

@@ -3,43 +3,59 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from trajgym.adapters._areal import export_areal
 from trajgym.adapters._errors import UnknownExport
-from trajgym.adapters._preference import export_preference
-from trajgym.adapters._rows import export_rows
-from trajgym.adapters._sft import export_sft
-from trajgym.adapters._stream import Export, ExportReport, Membership
-from trajgym.adapters._trl import export_trl_grpo
-from trajgym.adapters._verl import export_verl
-from trajgym.adapters._verl_tokens import export_verl_sft
-from trajgym.rewards import Advantages, Rewards
+from trajgym.adapters.exports._stream import run_export
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
+    from pathlib import Path
 
-    from trajgym.adapters._images import BlobReader
+    from trajgym.adapters.exports._images import BlobReader
+    from trajgym.adapters.exports._stream import ExportReport
+    from trajgym.rewards import Advantages, Rewards
     from trajgym.trajectory import Group, SessionTree
 
-__all__ = ["export", "list_exports"]
+__all__ = ["describe_export", "export", "list_exports"]
 
-_EXPORTS: dict[str, Callable[..., None]] = {
-    "areal": export_areal,
-    "preference": export_preference,
-    "rows": export_rows,
-    "sft": export_sft,
-    "trl-grpo": export_trl_grpo,
-    "verl": export_verl,
-    "verl-sft": export_verl_sft,
+_EXPORTS = {
+    "areal": "trajgym.adapters.areal._export:export_areal",
+    "preference": "trajgym.adapters.exports._preference:export_preference",
+    "rows": "trajgym.adapters.exports._rows:export_rows",
+    "sft": "trajgym.adapters.exports._sft:export_sft",
+    "trl-grpo": "trajgym.adapters.trl._export:export_trl_grpo",
+    "verl": "trajgym.adapters.verl._export:export_verl",
+    "verl-sft": "trajgym.adapters.verl._tokens:export_verl_sft",
 }
+"""``module:function`` by name; imported on first use."""
 
 
 def list_exports() -> list[str]:
     """Return the names that `export` takes, sorted."""
     return sorted(_EXPORTS)
+
+
+def describe_export(name: str) -> tuple[str, dict[str, Any]]:
+    """Return a one-line description of an export, and its options with their defaults.
+
+    Raises:
+        UnknownExport: there is no export of that name.
+    """
+    write = _writer(name)
+    parameters = list(inspect.signature(write).parameters.values())[1:]
+    about = (inspect.getdoc(write) or "").partition("\n")[0]
+    return about, {one.name: one.default for one in parameters}
+
+
+def _writer(name: str) -> Callable[..., None]:
+    if name not in _EXPORTS:
+        raise UnknownExport(f"no export {name!r}; there are {', '.join(list_exports())}")
+    module, _, function = _EXPORTS[name].partition(":")
+    found: Callable[..., None] = getattr(import_module(module), function)
+    return found
 
 
 def export(
@@ -50,46 +66,35 @@ def export(
     *,
     values: Rewards | Advantages | Sequence[Rewards | Advantages] = (),
     blobs: BlobReader | None = None,
+    allow: Collection[str] = (),
     **options: Any,
 ) -> ExportReport:
-    """Write sessions in a trainer's form, one at a time; files appear when they are whole.
+    """Write sessions in a trainer's format; a file appears only once it is complete.
 
     Args:
         name: one of `list_exports`.
-        sessions: read once, as a stream; memory does not grow with their number.
-        groups: their groups; sessions that left theirs, or whose group is open, stay out of
-            everything that compares or trains by group.
-        out: folder, made if missing; a file of the same name is replaced.
+        sessions: read once, as a stream; memory use does not grow with their number.
+        groups: the sessions' groups. Sessions that left their group, or whose group is still open,
+            are not exported where groups matter.
+        out: directory, created if missing; an existing file of the same name is replaced.
         values: rewards and advantages for the rows, at most one of each.
-        blobs: the ``blob`` of the run, for sessions with images; without it they are left out
-            where pixels are needed.
+        blobs: the ``blob`` method of the run, for sessions with images; without it, such sessions
+            are left out where pixels are needed.
+        allow: exceptions that the `Gate` makes, in exports for a trainer's loss; the report lists
+            refused sessions.
         **options: settings of the export: ``include`` and ``images`` of sft, ``include`` of
             verl-sft, ``margin`` of preference, ``dense`` of areal.
 
     Raises:
         UnknownExport: no export of that name.
-        InvalidInput: an option that it does not have, or values that it can't use or lacks.
-        MissingExtra: it writes parquet and pyarrow is not installed.
+        InvalidInput: the export has no such option, can't use the values, or needs values.
+        MissingExtra: the export writes parquet and pyarrow is not installed.
     """
-    write = _EXPORTS.get(name)
-    if write is None:
-        raise UnknownExport(f"no export {name!r}; there are {', '.join(list_exports())}")
-    known = list(inspect.signature(write).parameters)[1:]
+    _, known = describe_export(name)
     if unknown := sorted(set(options) - set(known)):
-        raise InvalidInput(f"export {name} has no option {unknown[0]!r}; it has {known or 'none'}")
-    given = (values,) if isinstance(values, Rewards | Advantages) else tuple(values)
-    if len({type(one) for one in given}) != len(given):
-        raise InvalidInput(f"export {name}: rows carry one Rewards and one Advantages; add them up")
-    out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
-    report = ExportReport(name)
-    run = Export(
-        sessions=sessions,
-        membership=Membership(groups),
-        out=out,
-        values=given,
-        report=report,
-        blobs=blobs,
+        have = ", ".join(known) or "none"
+        raise InvalidInput(f"export {name} has no option {unknown[0]!r}; its options: {have}")
+    write = _writer(name)
+    return run_export(
+        name, write, sessions, groups, out, values=values, blobs=blobs, allow=allow, **options
     )
-    write(run, **options)
-    return report

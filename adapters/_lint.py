@@ -1,4 +1,4 @@
-"""Checks of a trainer's configuration for settings that train on the wrong thing in silence."""
+"""Checks of a trainer's configuration for settings that silently change what is trained."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from trajgym.trajectory import InvalidInput, MissingExtra
+from trajgym.trajectory import InvalidInput
+from trajgym.trajectory._internal import MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,20 +16,21 @@ if TYPE_CHECKING:
 __all__ = ["LintFinding", "Linter", "Settings", "lint", "list_linters", "read_yaml"]
 
 _LINTERS = {
-    "areal": "trajgym.adapters._areal_lint:lint_areal",
-    "verl": "trajgym.adapters._verl_lint:lint_verl",
+    "areal": "trajgym.adapters.areal._lint:lint_areal",
+    "trl": "trajgym.adapters.trl._lint:lint_trl",
+    "verl": "trajgym.adapters.verl._lint:lint_verl",
 }
-"""``module:function`` by trainer; imported when it is used."""
+"""``module:function`` by trainer; imported on first use."""
 
 
 class LintFinding(NamedTuple):
-    """One setting that does harm.
+    """One harmful setting.
 
     Attributes:
-        code: stable name of the check, in kebab case; documentation and tests use it.
+        code: stable name of the check, in kebab case, used in documentation and tests.
         where: dotted key of the configuration, or file and row of the data.
-        problem: what happens with this setting.
-        fix: what to write instead.
+        problem: the effect of the setting.
+        fix: what to set instead.
     """
 
     code: str
@@ -42,36 +44,36 @@ class Settings:
 
     Args:
         given: the configuration, as nested mappings.
-        defaults: what counts where it leaves a key out, by dotted key.
+        defaults: values of keys that the configuration leaves out, by dotted key.
     """
 
     def __init__(self, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
         self._given = given
-        self._defaults = defaults
+        self.defaults = defaults
 
     def get(self, key: str) -> Any:
-        """Return a setting, the trainer's default or None where it is not there."""
+        """Return a setting; if it is missing, the trainer's default, or None."""
         found: Any = self._given
         for part in key.split("."):
             found = found.get(part) if isinstance(found, dict) else None
             if found is None:
-                return self._defaults.get(key)
+                return self.defaults.get(key)
         return found
 
 
 class Linter(Protocol):
-    """What a trainer's module offers."""
+    """The function that checks a configuration of one trainer."""
 
     def __call__(self, config: Mapping[str, Any], data: Sequence[Path]) -> list[LintFinding]:
-        """Return what is wrong, in the order of the configuration.
+        """Return the findings, in the order of the configuration.
 
         Args:
-            config: as nested mappings.
+            config: the configuration, as nested mappings.
             data: files that the trainer will read.
 
         Raises:
-            InvalidInput: a file that can't be read.
-            MissingExtra: reading it needs a package that is not installed.
+            InvalidInput: a file can't be read.
+            MissingExtra: a package needed to read a file is not installed.
         """
         ...
 
@@ -88,17 +90,18 @@ def lint(
     *,
     overrides: Mapping[str, Any] | None = None,
 ) -> list[LintFinding]:
-    """Return what a trainer would do wrong with this configuration, without starting it.
+    """Check a trainer's configuration without starting the trainer.
 
     Args:
         trainer: one of `list_linters`.
-        config: YAML or JSON.
+        config: a YAML or JSON file.
         data: files that the trainer will read.
-        overrides: values by dotted key, laid over the file, as on the trainer's command line.
+        overrides: values by dotted key that replace those of the file, as on the trainer's command
+            line.
 
     Raises:
-        InvalidInput: no such trainer, or a file that can't be read.
-        MissingExtra: a package for reading is not installed.
+        InvalidInput: there is no such trainer, or a file can't be read.
+        MissingExtra: a package needed to read a file is not installed.
     """
     if trainer not in _LINTERS:
         raise InvalidInput(f"no checks for {trainer!r}; there are {', '.join(list_linters())}")
@@ -111,23 +114,23 @@ def lint(
 
 
 def read_yaml(path: Path) -> Any:
-    """Return what a YAML or JSON file holds.
+    """Return the content of a YAML or JSON file.
 
     Raises:
-        InvalidInput: it can't be read.
+        InvalidInput: the file can't be read.
         MissingExtra: pyyaml is not installed.
     """
     try:
         text = path.read_text(encoding="utf-8")
         return json.loads(text) if path.suffix == ".json" else _yaml(text)
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"{path}: can't be read: {error}") from error
+        raise InvalidInput(f"can't read {path}: {error}") from error
 
 
 def _read(path: Path) -> dict[str, Any]:
     settings = read_yaml(path)
     if not isinstance(settings, dict):
-        raise InvalidInput(f"{path}: a mapping of settings was expected, not {settings!r:.80}")
+        raise InvalidInput(f"{path}: expected a mapping of settings, got {settings!r:.80}")
     return settings
 
 

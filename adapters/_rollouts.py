@@ -1,10 +1,10 @@
-"""Sessions on demand: tasks in, sealed groups out, for trainers that ask for one batch or task."""
+"""Sessions on demand, for trainers that request one batch or one task at a time."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trajgym.adapters._errors import RolloutFailed
 from trajgym.rollout import Runner, group_id
@@ -14,22 +14,23 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
+    from trajgym.adapters._annotating import Annotators
     from trajgym.envs import EnvSpec
-    from trajgym.rollout import Policy, SealedGroup
+    from trajgym.rollout import Policy, RunSettings, SealedGroup
     from trajgym.trajectory import Task
 
 __all__ = ["Rollouts", "has_sessions"]
 
 
 class Rollouts:
-    """A runner that waits for tasks; lives in one event loop.
+    """A runner that waits for tasks; bound to one event loop.
 
     Args:
         spec: the environment.
-        policy: who speaks; closed with this.
-        path: directory of the store; it must hold no sessions.
-        samples: sessions of each task.
-        runner_options: more settings of the runner.
+        policy: generates the assistant messages; closed by :meth:`close`.
+        path: directory of the store; it must not contain sessions.
+        settings: how sessions are run.
+        annotators: annotate each group before it is returned; closed by :meth:`close`.
     """
 
     def __init__(
@@ -37,26 +38,27 @@ class Rollouts:
         spec: EnvSpec,
         policy: Policy,
         path: Path,
-        samples: int,
-        runner_options: dict[str, Any],
+        settings: RunSettings,
+        annotators: Annotators | None = None,
     ) -> None:
         self._spec = spec
         self._policy = policy
         self._path = path
-        self._samples = samples
-        self._options = runner_options
+        self._settings = settings
+        self._annotators = annotators
         self._seen: Counter[str] = Counter()
         self._waiting: dict[str, asyncio.Future[SealedGroup]] = {}
         self._tasks: asyncio.Queue[Task] = asyncio.Queue()
         self._main: asyncio.Task[None] | None = None
+        self._store: Store | None = None
         self.runner: Runner | None = None
-        """Drives the sessions, once there are any."""
+        """Runs the sessions; None before the first task."""
 
     async def play(self, tasks: Sequence[Task]) -> list[SealedGroup]:
-        """Return a sealed group for each task, in their order.
+        """Run the tasks and return their sealed groups, in the order of the tasks.
 
         Raises:
-            RolloutFailed: the runner ended.
+            RolloutFailed: the runner ended, or the annotators failed.
         """
         if self._main is None:
             self._main = asyncio.create_task(self._serve(), name="trajgym-rollouts")
@@ -72,14 +74,20 @@ class Rollouts:
         try:
             await asyncio.wait({done, self._main}, return_when=asyncio.FIRST_COMPLETED)
             if done.done():
-                return done.result()
+                return await self._annotated(done.result())
         finally:
             done.cancel()
         error = None if self._main.cancelled() else self._main.exception()
-        raise RolloutFailed(f"the sessions ended early: {error!r}") from error
+        raise RolloutFailed(f"the runner ended unexpectedly: {error!r}") from error
+
+    async def _annotated(self, groups: list[SealedGroup]) -> list[SealedGroup]:
+        """Annotate groups while the runner continues with others."""
+        if self._annotators is None:
+            return groups
+        return list(await asyncio.gather(*(self._annotators(one, self._store) for one in groups)))
 
     async def close(self) -> None:
-        """Cancel what runs. Idempotent."""
+        """Cancel the running sessions. Idempotent."""
         main, self._main = self._main, None
         if main is not None:
             main.cancel()
@@ -90,20 +98,23 @@ class Rollouts:
             async with Store(self._path) as store:
                 if await asyncio.to_thread(has_sessions, store):
                     raise InvalidInput(
-                        f"{store.path}: holds sessions already; give each training process a "
-                        "directory of its own",
+                        f"{store.path} already contains sessions; use a separate directory for "
+                        "each training process",
                     )
-                options = {"samples": self._samples, **self._options}
-                runner = Runner(self._spec, self._endless(), self._policy, store=store, **options)
+                runner = Runner(
+                    self._spec, self._endless(), self._policy, store=store, settings=self._settings
+                )
                 async with runner:
-                    self.runner = runner
+                    self.runner, self._store = runner, store
                     async for sealed in runner:
                         future = self._waiting.pop(sealed.group.id, None)
                         if future is not None and not future.done():
                             future.set_result(sealed)
         finally:
-            self.runner = None
+            self.runner = self._store = None
             await self._policy.close()
+            if self._annotators is not None:
+                await self._annotators.close()
 
     async def _endless(self) -> AsyncIterator[Task]:
         while True:
@@ -115,6 +126,6 @@ async def _all(futures: Sequence[asyncio.Future[SealedGroup]]) -> list[SealedGro
 
 
 def has_sessions(store: Store) -> bool:
-    """Return whether anything was recorded in a store. Blocks."""
+    """Return whether a store contains sessions. Blocks."""
     with store.read() as run:
         return next(iter(run.summaries()), None) is not None

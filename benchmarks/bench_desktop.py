@@ -1,7 +1,7 @@
-"""Milliseconds of a desktop's steps, beside a lower bound of the same run.
+"""Milliseconds per step of the desktop, compared with a lower bound in the same run.
 
-Needs a Docker engine and the image of scripts/desktop-image.sh. The bound is what XTEST, mss and
-Pillow take inside the container with nothing around them: no protocol, no windows, no engine.
+Needs a Docker engine and the image that scripts/desktop-image.sh builds. The lower bound is the
+time of bare calls of XTEST, mss and Pillow in the container, without trajgym's driver and protocol.
 """
 
 from __future__ import annotations
@@ -13,15 +13,8 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
-from trajgym.envs.gui import (
-    DESKTOP_IMAGE,
-    Click,
-    Desktop,
-    PictureForm,
-    Point,
-    Size,
-    TypeText,
-)
+from trajgym.envs.gui import DESKTOP_IMAGE, Desktop, PictureForm
+from trajgym.envs.gui.actions import Click, Point, Size, TypeText
 from trajgym.envs.sandbox import DockerProvider, SandboxSpec
 
 if TYPE_CHECKING:
@@ -54,7 +47,7 @@ print(statistics.median(times))
 
 
 async def timed(repeats: int, act: Callable[[], Awaitable[Any]]) -> dict[str, float]:
-    """Return the median and the ninth decile of a call, in milliseconds."""
+    """Return the median and the 90th percentile of a call, in milliseconds."""
     await act()
     times = []
     for _ in range(repeats):
@@ -69,7 +62,7 @@ async def timed(repeats: int, act: Callable[[], Awaitable[Any]]) -> dict[str, fl
 
 
 async def beside_bound(desktop: Desktop, sandbox: Sandbox, repeats: int) -> dict[str, float]:
-    """Return both medians and their ratio, taken in turns: the machine has other work."""
+    """Return both medians and their ratio; rounds alternate, so that other load affects both."""
     env, rounds = {"DISPLAY": desktop.display}, 5
     ours, bounds = [], []
     for _ in range(rounds):
@@ -82,7 +75,7 @@ async def beside_bound(desktop: Desktop, sandbox: Sandbox, repeats: int) -> dict
 
 
 async def measure(repeats: int) -> dict[str, Any]:
-    """Return the figures."""
+    """Return all figures by name."""
     found: dict[str, Any] = {}
     png, jpeg = PictureForm(), PictureForm(form="jpeg", quality=70)
     small = PictureForm(form="jpeg", quality=70, size=Size(640, 360))

@@ -1,7 +1,7 @@
-"""Peak memory and speed of exporting runs of different sizes: memory must not grow with the run.
+"""Peak memory and speed of exporting runs of different sizes; memory must not grow with the run.
 
-Each export runs in an interpreter of its own. The lower bound in the same run is reading the run
-without exporting anything.
+Each export runs in its own interpreter. The lower bound in the same run is reading the run without
+exporting anything.
 
 Usage: python benchmarks/bench_export.py [--sessions 10000]
 """
@@ -22,6 +22,7 @@ from trajgym.trajectory import (
     Group,
     Member,
     Outcome,
+    Sampling,
     Segment,
     SessionRecord,
     Status,
@@ -85,6 +86,7 @@ def write_run(path: Path, sessions: int) -> None:
                         message=message,
                         observation=observation,
                         tokens=tokens,
+                        sampling=Sampling(temperature=1.0, logprob_mode="processed"),
                         context=[] if turn else observation,
                     ),
                 )
@@ -103,7 +105,11 @@ def write_run(path: Path, sessions: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sessions", type=int, default=10_000)
-    largest = parser.parse_args().sessions
+    parser.add_argument(
+        "--to", default="sft,rows,trl-grpo,verl,areal", help="exports, separated by commas"
+    )
+    given = parser.parse_args()
+    largest = given.sessions
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         for sessions in (largest // 10, largest):
@@ -112,7 +118,7 @@ def main() -> None:
             write_run(path, sessions)
             print(f"{sessions} sessions written in {time.perf_counter() - started:.1f} s")
             base = None
-            for name in ("read", "sft", "rows", "trl-grpo", "verl", "areal"):
+            for name in ("read", *given.to.split(",")):
                 out = root / f"out-{name}-{sessions}"
                 command = [sys.executable, "-c", CHILD, name, str(path), str(out)]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -1,9 +1,11 @@
-"""Milliseconds per step of the browser, beside plain Playwright in the same sandbox and run.
+"""Milliseconds per step of the browser, compared with plain Playwright in the same sandbox and run.
 
-``python benchmarks/bench_gui.py`` compares; ``--browsers 8 --steps 500`` runs that many browsers
-at once and reports memory and processes at the beginning and at the end; ``--browsergym PYTHON``
-adds BrowserGym, from an interpreter that has ``browsergym-core``, with this machine's Chromium on
-the same page.
+Without options, steps on one page are compared. ``--behaviours`` opens pages on which waiting is
+difficult and clicks on them, compared with plain Playwright that waits for the same events.
+``--starts 5`` starts 5 sessions with new browsers and 5 with browsers launched in advance.
+``--browsers 8`` runs 8 browsers at once, each with ``--steps`` steps, and reports memory and
+processes at the beginning and at the end. ``--browsergym PYTHON`` adds BrowserGym, run by an
+interpreter that has ``browsergym-core``, with this machine's Chromium on the same page.
 """
 
 from __future__ import annotations
@@ -18,18 +20,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from trajgym.envs.gui import (
-    Browser,
-    Click,
-    Element,
-    Fill,
-    GoTo,
-    PictureForm,
-    Point,
-    Size,
-    browser_spec,
-)
-from trajgym.envs.sandbox import DockerProvider, Sandbox, Stream
+from trajgym.envs.gui import Browser, PictureForm, browser_spec
+from trajgym.envs.gui.actions import Click, Element, Fill, GoTo, Point, Size
+from trajgym.envs.gui.browser import launch_browser
+from trajgym.envs.sandbox import DockerProvider, Sandbox, Stream, WarmPool
 
 PEERS = Path(__file__).parent / "peers"
 ROWS = "".join(
@@ -79,7 +73,7 @@ async def open_plain(box: Sandbox) -> Stream:
 
 
 async def compare(rounds: int, count: int) -> dict[str, Any]:
-    """Alternate short blocks, so that whatever else runs slows down both."""
+    """Compare steps with plain Playwright's; blocks alternate, so that other load affects both."""
     async with (
         DockerProvider() as provider,
         await provider.start(browser_spec(memory=3000)) as box,
@@ -102,8 +96,89 @@ async def compare(rounds: int, count: int) -> dict[str, Any]:
     }
 
 
+async def behaviours(count: int) -> dict[str, Any]:
+    """Return the milliseconds of opening and clicking on each page, with plain Playwright's."""
+    from peers import page_server
+
+    hosts = {"bench.example": "127.0.0.1:8099"}
+    # Plain Playwright never settles on a page that redirects endlessly; trajgym stops waiting.
+    endless = {"script-redirect"}
+    found: dict[str, Any] = {}
+    async with (
+        DockerProvider() as provider,
+        await provider.start(browser_spec(memory=3000)) as box,
+        Browser(box, hosts=hosts) as browser,
+    ):
+        for name in ("page_server", "settled_playwright"):
+            text = await asyncio.to_thread((PEERS / f"{name}.py").read_bytes)
+            await box.write_file(f"/work/{name}.py", text)
+        server = await box.stream(["python3", "/work/page_server.py"])
+        peer = await box.stream(["/opt/trajgym/venv/bin/python", "/work/settled_playwright.py"])
+        peer.send(json.dumps([FLAGS, hosts]).encode())
+        async with asyncio.timeout(120):
+            assert await server.read() == b"ready"
+            assert await peer.read() == b"ready"
+        for page in page_server.PAGES:
+            url = f"http://bench.example/{page}"
+            begun = time.perf_counter()
+            await browser.act([GoTo(url)], FORM, tree_chars=0)
+            mine = [1000 * (time.perf_counter() - begun)]
+            for _ in range(count):
+                begun = time.perf_counter()
+                await browser.act([Click(Point(60, 40))], FORM, tree_chars=0)
+                mine.append(1000 * (time.perf_counter() - begun))
+            row: dict[str, Any] = {"open_ms": round(mine[0]), "step_ms": round(median(mine[1:]), 1)}
+            if page not in endless:
+                peer.send(f"{url} {count}".encode())
+                async with asyncio.timeout(120):
+                    theirs: list[float] = json.loads(await peer.read())
+                step = median(theirs[1:])
+                row |= {
+                    "playwright_open_ms": round(theirs[0]),
+                    "playwright_step_ms": round(step, 1),
+                }
+                row["ratio"] = round(row["step_ms"] / step, 2)
+                row["more_ms"] = round(row["step_ms"] - step, 1)
+            found[page] = row
+            print(page, row, flush=True)
+        await peer.close()
+        await server.close()
+    return found
+
+
+async def starts(count: int) -> dict[str, Any]:
+    """Time until a session sees its first page: started from nothing, and launched ahead.
+
+    The lower bound is the same page once more in the open browser.
+    """
+    spec = browser_spec()
+    took: dict[str, list[float]] = {"from nothing": [], "launched ahead": [], "page again": []}
+    async with WarmPool(DockerProvider(), idle=1) as pool:
+        pool.prepare(spec, launch_browser)
+        for _ in range(count):
+            await pool.warm(spec)
+            for kind, provider in (("launched ahead", pool), ("from nothing", pool.inner)):
+                begun = time.perf_counter()
+                box = await provider.start(spec)
+                async with box, Browser(box, sites=["shop"]) as browser:
+                    await browser.act([GoTo("http://shop.test/")], FORM)
+                    took[kind].append(1000 * (time.perf_counter() - begun))
+                    begun = time.perf_counter()
+                    await browser.act([GoTo("http://shop.test/")], FORM)
+                    if kind == "launched ahead":
+                        took["page again"].append(1000 * (time.perf_counter() - begun))
+    medians = {kind: round(median(times), 1) for kind, times in took.items()}
+    best = {kind: round(min(times), 1) for kind, times in took.items()}
+    return {
+        "start": medians,
+        "fastest": best,
+        "ratio": round(medians["launched ahead"] / medians["from nothing"], 3),
+        "ratio_to_page": round(medians["launched ahead"] / medians["page again"], 2),
+    }
+
+
 async def resident(box: Sandbox) -> tuple[float, int]:
-    """MiB of resident memory and number of processes in a sandbox."""
+    """Return the MiB of resident memory and the number of processes in a sandbox."""
     done = await box.run("cat /proc/[0-9]*/statm; true")
     pages = [int(line.split()[1]) for line in done.stdout.decode().splitlines() if line.strip()]
     return sum(pages) * os.sysconf("SC_PAGE_SIZE") / (1 << 20), len(pages)
@@ -131,7 +206,7 @@ async def one_browser(box: Sandbox, steps: int) -> dict[str, Any]:
 
 
 async def many(browsers: int, steps: int) -> dict[str, Any]:
-    """Run browsers at once; memory is looked at after a fifth of the steps and at the end."""
+    """Run concurrent browsers; memory is measured after a fifth of the steps and at the end."""
     async with DockerProvider() as provider:
         spec = browser_spec(memory=1024)
         boxes = [await provider.start(spec) for _ in range(browsers)]
@@ -151,7 +226,7 @@ async def many(browsers: int, steps: int) -> dict[str, Any]:
 
 
 def browsergym(python: str) -> dict[str, Any]:
-    """Time BrowserGym and plain Playwright in one process of another interpreter."""
+    """Time a step of BrowserGym in another interpreter."""
     done = subprocess.run(
         [python, str(PEERS / "browsergym_step.py")],
         input=json.dumps([PAGE, FLAGS]),
@@ -170,12 +245,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--count", type=int, default=15)
+    parser.add_argument("--behaviours", action="store_true")
+    parser.add_argument("--starts", type=int, default=0)
     parser.add_argument("--browsers", type=int, default=0)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--browsergym", default="")
     given = parser.parse_args()
     load = os.getloadavg()[0]
-    if given.browsers:
+    if given.behaviours:
+        found = asyncio.run(behaviours(given.count))
+    elif given.starts:
+        found = asyncio.run(starts(given.starts))
+    elif given.browsers:
         found = asyncio.run(many(given.browsers, given.steps))
     else:
         found = asyncio.run(compare(given.rounds, given.count))

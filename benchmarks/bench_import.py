@@ -1,10 +1,11 @@
-"""Time to import the three core packages, in a fresh interpreter, beside a bare one and numpy.
+"""Time to import the three core packages in a new interpreter, compared with their libraries.
 
-Byte code is kept, as it is where a package was installed: without it every start compiles again.
+Bytecode files are kept, as for an installed package; without them, every start would compile again.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import subprocess
@@ -15,7 +16,7 @@ CORE = "import trajgym.envs, trajgym.trajectory, trajgym.rewards"
 GOAL = 0.3
 
 
-def seconds(statement: str, runs: int = 9) -> float:
+def seconds(statement: str, runs: int) -> float:
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     samples = []
     for _ in range(runs + 1):
@@ -26,16 +27,19 @@ def seconds(statement: str, runs: int = 9) -> float:
 
 
 def main() -> None:
-    bare = seconds("pass")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=9)
+    runs = parser.parse_args().runs
+    bare = seconds("pass", runs)
     for name, statement in (
         ("numpy", "import numpy"),
         ("pydantic", "import pydantic; pydantic.BaseModel"),
         ("all three libs", "import numpy, pydantic, asyncio; pydantic.BaseModel"),
         ("trajgym core", CORE),
     ):
-        taken = seconds(statement) - bare
+        taken = seconds(statement, runs) - bare
         print(f"{name:14} {taken:6.3f} s   {taken / GOAL:5.2f} x the goal of {GOAL} s")
-    print(f"{'interpreter':14} {bare:6.3f} s   (already taken off the others)")
+    print(f"{'interpreter':14} {bare:6.3f} s   (already subtracted from the others)")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""Derivers at a million turns, and at ten million for two of them.
+"""Derivers on a million turns, and two of them on ten million.
 
     python benchmarks/bench_rewards.py [--turns N] [--large N] [--repeat K]
 
 The table is made of arrays: groups of 8 attempts, about 10 turns each, a fork in every fourth
-session, two tool calls in every third turn, and states that a group meets again and again. Only
-``derive`` is timed, best of K; reading the sessions into a table is not. GRPO and the discounted
-return are also computed by a plain Python loop, and GRPO by verl's estimator if verl can be
-imported here.
-Similarity-based derivers (srl, gigpo with ``similarity``) cost what their texts cost and are not
-among these: see ``--texts``.
+session, two tool calls in every third turn, and states that recur within a group. Only ``derive``
+is timed (the minimum of K runs), not the reading of sessions into a table. GRPO and the discounted
+return are also computed by a plain Python loop, and GRPO by verl's estimator if verl is installed.
+The time of similarity-based derivers (srl, gigpo with ``similarity``) depends on their texts; they
+are left out, and ``--texts`` times the comparison of texts.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections import defaultdict
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,8 +40,8 @@ from trajgym.rewards import (
     TreeRL,
     TurnGAE,
     TurnTable,
-    similarity,
 )
+from trajgym.rewards.toolkit import similarity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +77,7 @@ GROUP = 8
 
 
 def made_up(turns: int, seed: int = 0) -> TurnTable:
-    """Return a table of about that many turns: chains, a rival branch in every fourth session."""
+    """Return a table of about so many turns: chains, with a fork in every fourth session."""
     rng = np.random.default_rng(seed)
     n_sessions = turns // 10
     sizes = rng.integers(5, 16, n_sessions)
@@ -164,13 +162,11 @@ def made_up(turns: int, seed: int = 0) -> TurnTable:
         "member_starts": member_starts,
         "state_codes": np.where(turn == 0, 0, rng.integers(1, 2 + 5 * depth)),
     }
-    unknown = {f.name for f in fields(TurnTable)} - set(columns) - {"digests", "texts", "_places"}
-    assert not unknown, unknown
     return TurnTable(**columns)
 
 
 def best(run: Callable[[], object], repeat: int) -> float:
-    """Return the shortest time of some runs, in seconds."""
+    """Return the minimum time of several runs, in seconds."""
     times = []
     for _ in range(repeat):
         start = time.perf_counter()
@@ -180,7 +176,7 @@ def best(run: Callable[[], object], repeat: int) -> float:
 
 
 def plain_grpo(table: TurnTable) -> list[float]:
-    """Return GRPO's advantages (mean of shared turns) by loops over lists."""
+    """Compute GRPO's advantages (the mean for shared turns) with loops over lists."""
     scores, groups = table.attempt_score.tolist(), table.attempt_group.tolist()
     members = defaultdict(list)
     for score, group in zip(scores, groups, strict=True):
@@ -200,7 +196,7 @@ def plain_grpo(table: TurnTable) -> list[float]:
 
 
 def plain_returns(table: TurnTable, gamma: float) -> list[float]:
-    """Return discounted returns (mean of shared turns) by loops over lists."""
+    """Compute discounted returns (the mean for shared turns) with loops over lists."""
     rewards, turns = table.env_reward.tolist(), table.member_turn.tolist()
     bounds, scores = table.member_starts.tolist(), table.attempt_score.tolist()
     total, count = [0.0] * len(table), [0] * len(table)
@@ -216,7 +212,7 @@ def plain_returns(table: TurnTable, gamma: float) -> list[float]:
 
 
 def against_python(table: TurnTable, repeat: int) -> None:
-    """Compare two derivers with plain loops, values first."""
+    """Compare the values of two derivers with those of plain loops, then the times."""
     pairs: list[tuple[str, Deriver, Callable[[], list[float]]]] = [
         ("grpo", GRPO(), lambda: plain_grpo(table)),
         ("return_to_go", ReturnToGo(gamma=0.95), lambda: plain_returns(table, 0.95)),
@@ -224,27 +220,27 @@ def against_python(table: TurnTable, repeat: int) -> None:
     for name, deriver, loop in pairs:
         assert np.allclose(deriver.derive(table).values, loop())
         ours, theirs = best(lambda d=deriver: d.derive(table), repeat), best(loop, 1)
-        print(f"{name}: {ours:.3f} s, plain Python loop {theirs:.3f} s: {theirs / ours:.1f} times")
+        print(f"{name}: {ours:.3f} s, plain Python loop {theirs:.3f} s, ratio {theirs / ours:.1f}")
 
 
 def against_verl(table: TurnTable, repeat: int) -> None:
-    """Compare GRPO over attempts with verl's estimator, if it is there."""
+    """Compare GRPO over attempts with verl's estimator, if verl is installed."""
     try:
         import torch
         from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
     except ImportError:
-        print("verl: not installed here")
+        print("left out: verl (not installed here)")
         return
     scores = torch.tensor(table.attempt_score, dtype=torch.float32)[:, None]
     mask = torch.ones_like(scores)
     index = table.attempt_group
     theirs = best(lambda: compute_grpo_outcome_advantage(scores, mask, index), 1)
     ours = best(lambda: GRPO(variant="verl").derive(table), repeat)
-    print(f"grpo: {ours:.3f} s, verl {theirs:.3f} s over attempts: {theirs / ours:.1f} times")
+    print(f"grpo: {ours:.3f} s, verl {theirs:.3f} s over attempts, ratio {theirs / ours:.1f}")
 
 
 def texts() -> None:
-    """Time the matcher against difflib on edits of source code."""
+    """Compare the time of ``similarity`` with difflib's on edits of source code."""
     from difflib import SequenceMatcher
     from pathlib import Path
 
@@ -261,7 +257,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=1_000_000)
     parser.add_argument("--large", type=int, default=10_000_000)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--texts", action="store_true", help="also time the matcher")
+    parser.add_argument("--texts", action="store_true", help="also time the comparison of texts")
     options = parser.parse_args()
     table = made_up(options.turns)
     print(f"{len(table):,} turns, {table.attempt_score.size:,} attempts")
@@ -279,7 +275,7 @@ def main() -> None:
             rate = len(large) / seconds
             print(
                 f"{name:20} {len(large):,} turns: {seconds:.3f} s, {rate / 1e6:.2f} million "
-                f"turns/s, {rate / rates[name]:.2f} of the rate before"
+                f"turns/s, {rate / rates[name]:.2f} x the rate of the smaller table"
             )
     if options.texts:
         texts()

@@ -1,13 +1,14 @@
-"""Sandboxes: latency of commands, reading, starts, forks, pools. Medians unless said otherwise.
+"""Sandboxes: latency of commands, reading, starts, forks, pools. Medians unless stated otherwise.
 
-    python benchmarks/bench_sandbox.py                   # every goal, in under four minutes
-    python benchmarks/bench_sandbox.py --swe-rex PYTHON  # swe-rex too, by a Python that has it
-    python benchmarks/bench_sandbox.py --row 1000        # only: so many in a row, leaks counted
-    python benchmarks/bench_sandbox.py --idle 200        # only: so many at once, memory of each
+    python benchmarks/bench_sandbox.py                   # every goal, in less than four minutes
+    python benchmarks/bench_sandbox.py --swe-rex PYTHON  # also swe-rex, with that interpreter
+    python benchmarks/bench_sandbox.py --row 1000        # only: leaks of 1,000 in sequence
+    python benchmarks/bench_sandbox.py --idle 200        # only: memory of 200 at once
+    python benchmarks/bench_sandbox.py --repeats 5       # only: commands and a fork, 5 times
 
-Every goal stands beside a lower bound or a peer that is measured in the same run. Needs the base
-image (scripts/base-image.sh) for the Docker part; without an engine that is left out. `--json FILE`
-keeps the figures.
+Every figure with a goal is compared with a lower bound or a peer measured in the same run. The
+Docker part needs the base image (scripts/base-image.sh) and is left out without a Docker engine.
+`--json FILE` writes the figures to a file.
 """
 
 from __future__ import annotations
@@ -61,10 +62,12 @@ MB = 1_000_000
 
 
 class Report:
-    """Figures with their goals, printed as they come."""
+    """Figures with their goals, printed as they are measured."""
 
     def __init__(self) -> None:
         self.kind = ""
+        self.repeats = COUNT
+        """Largest number of measurements of one figure."""
         self.rows: list[dict[str, object]] = []
 
     def head(self, kind: str) -> None:
@@ -81,7 +84,7 @@ class Report:
         above: float | None = None,
         beside: tuple[str, float] | None = None,
     ) -> float:
-        """Print a figure, whether it meets its goal, and its ratio to a figure beside it."""
+        """Print a figure, whether it meets its goal, and its ratio to ``beside``."""
         row: dict[str, object] = {"kind": self.kind, "what": what, "value": value, "unit": unit}
         line = f"  {what:<46}{value:10.3f} {unit:<5}"
         for word, goal, met in (
@@ -111,7 +114,7 @@ say = report.say
 
 async def median(work: Callable[[], Awaitable[object]], count: int = COUNT) -> float:
     times = []
-    for _ in range(count):
+    for _ in range(min(count, report.repeats)):
         begun = time.perf_counter()
         await work()
         times.append(time.perf_counter() - begun)
@@ -120,7 +123,7 @@ async def median(work: Callable[[], Awaitable[object]], count: int = COUNT) -> f
 
 def median_blocking(work: Callable[[], object], count: int = COUNT) -> float:
     times = []
-    for _ in range(count):
+    for _ in range(min(count, report.repeats)):
         begun = time.perf_counter()
         work()
         times.append(time.perf_counter() - begun)
@@ -142,9 +145,9 @@ def bare_shell(box: Any) -> BareSocket | BareShell:
 async def side_by_side(
     ours: Callable[[], Awaitable[object]], theirs: Callable[[], object]
 ) -> tuple[float, float]:
-    """Medians of both, taken in turns: what else runs on this host disturbs both alike."""
+    """Return both medians; calls alternate, so that other load on the host affects both."""
     found: tuple[list[float], list[float]] = ([], [])
-    for _ in range(COUNT):
+    for _ in range(report.repeats):
         begun = time.perf_counter()
         theirs()
         middle = time.perf_counter()
@@ -158,22 +161,22 @@ async def commands(box: Sandbox) -> None:
     bare = await asyncio.to_thread(bare_shell, box)
     shell, other = await box.shell(), await box.shell()
     true, floor = await side_by_side(lambda: shell.run("true"), lambda: bare.run("true"))
-    say("kept shell: true", true, below=0.5, beside=("bare shell", floor))
+    say("persistent shell: true", true, below=0.5, beside=("bare shell", floor))
     took, program = await side_by_side(lambda: shell.run(PROGRAM), lambda: bare.run(PROGRAM))
-    say(f"kept shell: {PROGRAM}", took, beside=("bare shell", program))
-    say("... more than the bare shell", took - program, below=0.5)
+    say(f"persistent shell: {PROGRAM}", took, beside=("bare shell", program))
+    say("... difference to the bare shell", took - program, below=0.5)
     if isinstance(bare, BareSocket):
         line = ["docker", "exec", box.container, "true"]  # type: ignore[attr-defined]
         quiet = partial(subprocess.run, line, check=True, stdout=subprocess.DEVNULL)
         exec_ms = say("docker exec: true", await asyncio.to_thread(median_blocking, quiet, 30))
-        say("... times faster", exec_ms / true, "x", above=50)
-    say("fresh shell: true", await median(lambda: box.run("true")), beside=("bare ls", program))
+        say("... ratio to the persistent shell", exec_ms / true, "x", above=50)
+    say("new shell: true", await median(lambda: box.run("true")), beside=("bare ls", program))
     say("write 1 kB", await median(lambda: box.write_file("f", b"x" * 1000), 50))
     say("read 1 kB", await median(lambda: box.read_file("f"), 50))
     blocked = asyncio.create_task(other.run("sleep 60"))
     await box.run("true")
     late, _ = await side_by_side(lambda: shell.run("true"), lambda: bare.run("true"))
-    say("a blocked command delays another shell by", late - true, below=1.0)
+    say("delay of a shell while another one is blocked", late - true, below=1.0)
     blocked.cancel()
     await asyncio.wait({blocked})
     before = resident()
@@ -183,7 +186,7 @@ async def commands(box: Sandbox) -> None:
     speed = 50 / (time.perf_counter() - begun)
     reader = await asyncio.to_thread(bare.read, 50 * MB)
     say("50 MB of output", speed, "MB/s", above=150, beside=("bare reader", reader))
-    say("... memory grown by", max(resident() - before, 0.0), "MiB", below=16)
+    say("... growth of memory", max(resident() - before, 0.0), "MiB", below=16)
     bare.close()
 
 
@@ -215,7 +218,7 @@ async def forks(box: Sandbox, provider: SandboxProvider, goal: float) -> None:
     first = [await once(sandbox.run("true")) for sandbox in made[:8]]
     say("... and its first command", statistics.median(first))
     many = await once(_keep(box.forks(16), made))
-    say("16 forks at once", many, beside=("16 x one", 16 * statistics.median(times)))
+    say("16 concurrent forks", many, beside=("16 x one", 16 * statistics.median(times)))
     await asyncio.gather(*(sandbox.close() for sandbox in made))
     shell = await box.shell()
     times, made = [], []
@@ -226,7 +229,7 @@ async def forks(box: Sandbox, provider: SandboxProvider, goal: float) -> None:
     await asyncio.gather(*(sandbox.close() for sandbox in made))
     await box.run(MANY)
     taken = await once(_keep(box.forks(1), made := []))
-    say("fork, 5,000 files more", taken, below=goal if goal < 50 else None)
+    say("fork, 5,000 more files", taken, below=goal if goal < 50 else None)
     await asyncio.gather(*(sandbox.close() for sandbox in made))
     for snapshot in snapshots:
         await provider.discard(snapshot)
@@ -242,10 +245,10 @@ async def pool(make: Callable[[], SandboxProvider], spec: SandboxSpec, floor: fl
         await warm.warm(spec, 8)
         rate = 8 / (time.perf_counter() - begun)
         say(
-            "a pool fills by",
+            "rate at which a pool fills",
             rate,
-            "a s",
-            beside=("the engine's own limit", floor) if floor else None,
+            "/s",
+            beside=("the engine alone", floor) if floor else None,
         )
         taken: list[Sandbox] = []
 
@@ -262,7 +265,7 @@ async def pool(make: Callable[[], SandboxProvider], spec: SandboxSpec, floor: fl
 
 
 def engine_limit(provider: DockerProvider, count: int = 12) -> float:
-    """Containers a second that the engine itself creates and starts, asked by four threads."""
+    """Return the containers per second that the engine itself creates and starts in 4 threads."""
     api = provider.engine.client()
     label = {"trajgym": "1", "trajgym-bench": str(os.getpid())}
 
@@ -285,13 +288,13 @@ async def idle(provider: SandboxProvider, spec: SandboxSpec, count: int) -> None
     before = available()
     begun = time.perf_counter()
     boxes = await asyncio.gather(*(provider.start(spec, timeout=900) for _ in range(count)))
-    say(f"{count} starts at once", count / (time.perf_counter() - begun), "a s")
+    say(f"{count} concurrent starts", count / (time.perf_counter() - begun), "/s")
     await asyncio.gather(*(box.run("true") for box in boxes))
     each = (before - available()) / count
-    say(f"memory of the host for each of {count} idle", each, "MiB", below=12)
+    say(f"memory of the host per sandbox, {count} idle", each, "MiB", below=12)
     names = [getattr(box, "container", box.id) for box in boxes]
     say("... of its processes", await asyncio.to_thread(held_by, names) / count, "MiB", below=12)
-    say("command among them", await median(lambda: boxes[0].run("true"), 50))
+    say("command in one of them", await median(lambda: boxes[0].run("true"), 50))
     await asyncio.gather(*(box.close() for box in boxes))
 
 
@@ -314,9 +317,9 @@ async def row(provider: SandboxProvider, spec: SandboxSpec, count: int) -> None:
     begun = time.perf_counter()
     for _ in range(count):
         await one()
-    say(f"{count} sandboxes in a row, each", 1000 * (time.perf_counter() - begun) / count)
-    say("... memory grown by", max(resident() - before, 0.0), "MiB", below=8)
-    say("... descriptors grown by", float(descriptors() - open_before), "", below=1)
+    say(f"{count} sandboxes in sequence, each", 1000 * (time.perf_counter() - begun) / count)
+    say("... growth of memory", max(resident() - before, 0.0), "MiB", below=8)
+    say("... growth of descriptors", float(descriptors() - open_before), "", below=1)
     say("... layers or directories left", float(sum(p.exists() for p in layers)), "", below=1)
     say("... containers left", float(await _containers(provider)), "", below=1)
 
@@ -345,12 +348,13 @@ def swe_rex(python: str, ours: dict[str, float]) -> None:
             say(f"{name}: {what}", value)
         mine = ours.get("docker" if name == "docker" else "embedded")
         if mine:
-            say(f"{name}: times faster is our kept shell", found["true"] / mine, "x", above=100)
+            ratio = found["true"] / mine
+            say(f"{name}: ratio to our persistent shell", ratio, "x", above=100)
 
 
 def our_shells() -> dict[str, float]:
-    """What the kept shells of this run took, by kind."""
-    rows = [row for row in report.rows if row.get("what") == "kept shell: true"]
+    """Return the milliseconds of a command in this run's persistent shells, by kind."""
+    rows = [row for row in report.rows if row.get("what") == "persistent shell: true"]
     return {str(row["kind"]): float(str(row["value"])) for row in rows}
 
 
@@ -375,6 +379,10 @@ async def part(name: str, make: Callable[[], SandboxProvider], options: argparse
         async with await provider.start(spec) as box:
             say("start", 1000 * (time.perf_counter() - begun))
             await commands(box)
+            if options.repeats < COUNT:
+                say("fork", await once(_keep(box.forks(1), copies := [])))
+                await asyncio.gather(*(copy.close() for copy in copies))
+                return
         if isinstance(provider, DockerProvider):
             floor, goal = await asyncio.to_thread(engine_limit, provider), 200.0
             spec = dataclasses.replace(spec, image=await asyncio.to_thread(grown_image, IMAGE))
@@ -386,11 +394,13 @@ async def part(name: str, make: Callable[[], SandboxProvider], options: argparse
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--swe-rex", metavar="PYTHON", help="interpreter that has swe-rex")
-    parser.add_argument("--row", type=int, default=0, help="only: so many in a row")
-    parser.add_argument("--idle", type=int, default=0, help="only: so many at once")
+    parser.add_argument("--row", type=int, default=0, help="only this many in sequence")
+    parser.add_argument("--idle", type=int, default=0, help="only this many idle ones at once")
+    parser.add_argument("--repeats", type=int, default=COUNT, help="only commands and a fork")
     parser.add_argument("--only", choices=["docker", "embedded"])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the figures there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     options = parser.parse_args()
+    report.repeats = options.repeats
     kinds: dict[str, Callable[[], SandboxProvider]] = {
         "embedded": EmbeddedProvider,
         "docker": DockerProvider,

@@ -1,9 +1,9 @@
-"""Search: building a large index in bounded memory, and queries against the plain engines.
+"""Search: building a large index in bounded memory, and queries compared with the plain engines.
 
 Usage: python benchmarks/bench_search.py [--passages N] [--queries N] [--questions DIR] [--out FILE]
 
-Passages are synthesised: words drawn by Zipf's law, a few dozen each. Every engine answers the same
-queries in the same run. Memory is the peak resident size of a process that does nothing but build.
+Passages are synthetic: a few dozen words each, drawn by Zipf's law. All engines answer the same
+queries in the same run. Memory is the peak resident size of a process that only builds the index.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def questions(count: int, seed: int = 1) -> list[str]:
 
 
 def _ranks(chance: np.random.Generator, count: int) -> np.ndarray[Any, Any]:
-    # The inverse of Zipf's distribution function, near enough.
+    # An approximate inverse of Zipf's distribution function.
     return (np.exp(chance.random(count) * np.log(_VOCABULARY)) - 1).astype(np.int64)
 
 
@@ -83,7 +83,7 @@ def _word(rank: int) -> str:
 
 
 def build_alone(kind: str, count: int, folder: Path) -> dict[str, float]:
-    """Build in a process of its own; return seconds and its peak memory in MB."""
+    """Build an index in a separate process; return seconds and its peak memory in MB."""
     command = [sys.executable, __file__, "--build", kind, "--passages", str(count)]
     done = subprocess.run([*command, "--folder", str(folder)], capture_output=True, text=True)
     if done.returncode:
@@ -109,7 +109,7 @@ def _build(kind: str, count: int, folder: Path) -> None:
 
 
 def _peak() -> float:
-    # getrusage would count what the parent held when this process was started.
+    # getrusage would include the memory that the parent used when it started this process.
     status = Path("/proc/self/status").read_text()
     return round(int(status.partition("VmHWM:")[2].split()[0]) / 1024)
 
@@ -154,7 +154,7 @@ def _tantivy(folder: Path) -> Any:
 
 
 def plain_fts5(folder: Path, *, keep: bool) -> Callable[[str], Any]:
-    """SQLite FTS5 by hand: with the stop words as they stand, or without."""
+    """SQLite FTS5 without trajgym, with stop words if ``keep`` is true."""
     db = sqlite3.connect(folder / "plain.sqlite")
 
     def ask(query: str) -> Any:
@@ -167,7 +167,7 @@ def plain_fts5(folder: Path, *, keep: bool) -> Callable[[str], Any]:
 
 
 def plain_bm25s(folder: Path) -> Callable[[str], Any]:
-    """bm25s with numba, as its own documentation calls it."""
+    """bm25s with numba, called as in its documentation."""
     import bm25s
 
     engine = bm25s.BM25.load(folder, mmap=True, backend="numba")
@@ -204,7 +204,7 @@ def timed(ask: Callable[[str], Any], queries: list[str]) -> dict[str, float]:
 
 
 async def timed_engine(engine: SearchEngine, queries: list[str]) -> dict[str, float]:
-    """The same for an engine of ours, through its whole interface, threads included."""
+    """Return the same for an engine of trajgym, through its asynchronous interface."""
     await engine.search(queries[:1], _K)
     took = []
     for query in queries:
@@ -224,7 +224,7 @@ def _summary(took: list[float]) -> dict[str, float]:
 
 
 async def compare(count: int, asked: int, work: Path) -> dict[str, Any]:
-    """Build every index, then ask all of them the same."""
+    """Build every index, and send the same queries to all of them."""
     queries = questions(asked)
     ours = work / "ours"
     builds = {"trajgym sqlite": build_alone("trajgym sqlite", count, ours)}
@@ -237,6 +237,7 @@ async def compare(count: int, asked: int, work: Path) -> dict[str, Any]:
     }
     for name, opened in peers.items():
         if name != "fts5" and importlib.util.find_spec(name) is None:
+            print(f"left out: {name} (not installed here)", file=sys.stderr)
             continue
         builds[name] = build_alone(name, count, work / name)
         slow = name == "fts5"
@@ -262,7 +263,7 @@ async def compare(count: int, asked: int, work: Path) -> dict[str, Any]:
 
 
 async def recall(folder: Path, work: Path) -> dict[str, Any]:
-    """Recall of the supporting passages on real questions, for each ranking that is there."""
+    """Return the recall of the supporting passages on real questions, by available ranking."""
     index = work / "questions"
     build_index(read_passages([folder / "passages.jsonl.gz"]), index)
     build_bm25(index)

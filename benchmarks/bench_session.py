@@ -1,18 +1,18 @@
-"""What trajgym itself costs per turn, durable store included, beside peers in the same run.
+"""Time per turn of trajgym itself, durable store included, compared with peers in the same run.
 
-The environment is trivial (an async tool that returns a short text) and the policy answers at
-once, so what is measured is the SDK: session, validation, ledger, store. Peers run the nearest
-thing they have, each in its own interpreter:
+The environment is trivial (an async tool that returns a short text) and the policy answers
+immediately, so only the SDK is measured: session, validation, ledger, store. Peers run their
+nearest equivalent, each in its own interpreter:
 
 - verifiers 0.1.14 `MultiTurnEnv` with an in-process fake client (no durable store),
 - verifiers 0.4.0 through its interception server (no durable store),
 - OpenEnv 0.10 echo environment over its WebSocket (no record and no durable store).
 
-Each file in `peers/` says what exactly it counts. Only the first has the shape of ours: the other
-two cross sockets on every turn, which is how those peers work. They run three rounds.
+The docstring of each file in `peers/` describes what it measures. Only the first works like
+trajgym; the other two use sockets on every turn, by design. Peers run three rounds.
 
 Usage: python benchmarks/bench_session.py [--verifiers-classic PY] [--verifiers PY] [--openenv PY]
-where each PY is the python of a virtual environment with that package.
+where each PY is the Python interpreter of a virtual environment with that package.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GOAL_US = 50.0
 
 @register("bench/echo")
 class Echo(Env):
-    """Answers a tool call with a short text."""
+    """An environment that answers a tool call with a short text."""
 
     budgets: ClassVar[Budgets] = Budgets(turns=None, seconds=None, seconds_per_turn=None)
 
@@ -75,23 +75,23 @@ async def one_session(store: Store | None, spec: EnvSpec, messages: list[Message
             await session.step(said)
 
 
-async def measure(*, durable: bool) -> float:
-    """Return seconds per turn at CONCURRENT sessions, the median over rounds."""
+async def measure(sessions: int, rounds: int, *, durable: bool) -> float:
+    """Return the seconds per turn of concurrent sessions, the median over rounds."""
     spec, messages = EnvSpec(id="bench/echo"), [message(i) for i in range(TURNS)]
     samples = []
     with tempfile.TemporaryDirectory() as directory:
         store = Store(directory) if durable else None
-        for _ in range(ROUNDS + 1):
+        for _ in range(rounds + 1):
             started = time.perf_counter()
-            await asyncio.gather(*(one_session(store, spec, messages) for _ in range(CONCURRENT)))
-            samples.append((time.perf_counter() - started) / (CONCURRENT * TURNS))
+            await asyncio.gather(*(one_session(store, spec, messages) for _ in range(sessions)))
+            samples.append((time.perf_counter() - started) / (sessions * TURNS))
         if store is not None:
             await store.aclose()
     return statistics.median(samples[1:])
 
 
 def peer(python: str, script: str) -> float:
-    """Run a peer's half in its own interpreter; it prints seconds per turn."""
+    """Run a peer's script in its own interpreter, and return the seconds per turn it prints."""
     path = Path(__file__).parent / "peers" / script
     done = subprocess.run(
         [python, str(path)], capture_output=True, text=True, check=False, timeout=600
@@ -103,13 +103,16 @@ def peer(python: str, script: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--verifiers-classic", help="python with verifiers 0.1.14")
-    parser.add_argument("--verifiers", help="python with verifiers 0.4.0")
-    parser.add_argument("--openenv", help="python with openenv 0.10")
-    parser.add_argument("--json", type=Path, help="also write the figures there")
+    parser.add_argument("--verifiers-classic", help="interpreter with verifiers 0.1.14")
+    parser.add_argument("--verifiers", help="interpreter with verifiers 0.4.0")
+    parser.add_argument("--openenv", help="interpreter with openenv 0.10")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--sessions", type=int, default=CONCURRENT, help="concurrent sessions")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     given = parser.parse_args()
-    ours = asyncio.run(measure(durable=True)) * 1e6
-    memory = asyncio.run(measure(durable=False)) * 1e6
+    size = given.sessions, given.rounds
+    ours = asyncio.run(measure(*size, durable=True)) * 1e6
+    memory = asyncio.run(measure(*size, durable=False)) * 1e6
     figures = {"trajgym, durable store": ours, "trajgym, in memory": memory}
     for name, python, script in (
         ("verifiers 0.1.14, no store", given.verifiers_classic, "verifiers_classic.py"),
@@ -118,10 +121,12 @@ def main() -> None:
     ):
         if python:
             figures[name] = peer(python, script) * 1e6
-    print(f"{CONCURRENT} sessions at once, {TURNS} turns each, median of {ROUNDS} rounds")
+        else:
+            print(f"left out: {name} (no interpreter was given)")
+    print(f"{size[0]} sessions at once, {TURNS} turns each, median of {size[1]} rounds")
     for name, value in figures.items():
         print(f"{name:28} {value:9.1f} us/turn   {value / ours:7.2f} x ours")
-    print(f"goal: under {GOAL_US:.0f} us a turn: {'met' if ours < GOAL_US else 'missed'}")
+    print(f"goal: under {GOAL_US:.0f} us per turn: {'met' if ours < GOAL_US else 'missed'}")
     if given.json:
         when = datetime.now(UTC).isoformat(timespec="seconds")
         given.json.write_text(json.dumps({"when": when, "us_per_turn": figures}, indent=1) + "\n")

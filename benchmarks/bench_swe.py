@@ -1,8 +1,8 @@
-"""What grading costs beside the tests themselves, what building yields, and what -rA loses.
+"""Time of grading SWE attempts, yield of building tasks, and test ids that ``-rA`` loses.
 
-Grading is compared with the least that any grader must do: start a sandbox and run the same test
-files once. Yields are read from the reports that `trajgym swe build --report` left (see
-scripts/swe-corpus.sh).
+Grading is compared with its lower bound, starting a sandbox and running the same test files once,
+and with grading without the tests' twins. Yields are read from the reports written by
+`trajgym swe build --report` (see scripts/swe-corpus.sh).
 
 Usage: python benchmarks/bench_swe.py [--json FILE] [--reports FOLDER] [--docker] [--suites]
 """
@@ -40,7 +40,7 @@ def files_of(task: Task) -> str:
 
 
 async def bare(task: Task, provider: SandboxProvider) -> float:
-    """Return seconds to start a sandbox and run the task's test files in it."""
+    """Return the seconds to start a sandbox and run the task's test files in it."""
     spec = await prepare(task, provider)
     begun = time.perf_counter()
     async with await provider.start(spec) as sandbox:
@@ -48,29 +48,40 @@ async def bare(task: Task, provider: SandboxProvider) -> float:
     return time.perf_counter() - begun
 
 
-async def graded(task: Task, provider: SandboxProvider) -> float:
+async def graded(task: Task, provider: SandboxProvider, *, twins: bool) -> float:
     spec = await prepare(task, provider)
     begun = time.perf_counter()
-    await grade(task, task.data["patch"].encode(), provider, spec=spec)
+    outcome = await grade(task, task.data["patch"].encode(), provider, spec=spec, twins=twins)
+    if not outcome.passed:
+        raise SystemExit(f"{task.id}: gold does not pass: {outcome.details}")
     return time.perf_counter() - begun
 
 
-async def grading(provider: SandboxProvider) -> dict[str, Any]:
-    """Return medians for a small and a large suite, measured in turns."""
+async def grading(provider: SandboxProvider, rounds: int) -> dict[str, Any]:
+    """Return medians for a small and a large test suite; measurements alternate."""
     found = {}
     for task in load_tasks(["trajgym__spans-1.0", SUITES[0]]):
-        pairs = [(await bare(task, provider), await graded(task, provider)) for _ in range(ROUNDS)]
-        least, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
+        rows = [
+            (
+                await bare(task, provider),
+                await graded(task, provider, twins=False),
+                await graded(task, provider, twins=True),
+            )
+            for _ in range(rounds)
+        ]
+        least, ours, twins = (statistics.median(column) for column in zip(*rows, strict=True))
         found[task.id] = {
             "bare_seconds": round(least, 3),
             "graded_seconds": round(ours, 3),
             "ratio": round(ours / least, 2),
+            "with_twins_seconds": round(twins, 3),
+            "twins_ratio": round(twins / ours, 2),
         }
     return found
 
 
 async def suites() -> dict[str, Any]:
-    """Return how many test ids of a report the -rA parser has no key for."""
+    """Return how many test ids of a report are missing from the result of the ``-rA`` parser."""
     found = {}
     async with EmbeddedProvider() as provider:
         for task in load_tasks(SUITES):
@@ -91,7 +102,7 @@ async def suites() -> dict[str, Any]:
 
 
 def yields(folder: Path) -> dict[str, Any]:
-    """Sum up the reports of builds."""
+    """Return totals of the reports of builds."""
     reports = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     kept = [report for report in reports if report["tasks"]]
     rules: Counter[str] = Counter()
@@ -110,10 +121,10 @@ def yields(folder: Path) -> dict[str, Any]:
 async def measure(given: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     async with EmbeddedProvider() as provider:
-        figures["grading, embedded"] = await grading(provider)
+        figures["grading, embedded"] = await grading(provider, given.rounds)
     if given.docker:
         async with DockerProvider() as provider:
-            figures["grading, docker"] = await grading(provider)
+            figures["grading, docker"] = await grading(provider, given.rounds)
     if given.suites:
         figures["ids lost by -rA"] = await suites()
     if given.reports:
@@ -123,10 +134,11 @@ async def measure(given: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="also write the figures there")
-    parser.add_argument("--reports", type=Path, help="folder of build reports")
-    parser.add_argument("--docker", action="store_true", help="grade in Docker as well")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--reports", type=Path, help="directory of build reports")
+    parser.add_argument("--docker", action="store_true", help="also grade in Docker")
     parser.add_argument("--suites", action="store_true", help="count ids in three real suites")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds of each median")
     given = parser.parse_args()
     figures = asyncio.run(measure(given))
     print(json.dumps(figures, indent=1))

@@ -1,4 +1,4 @@
-"""What sandboxes are measured against: bare shells, and what this host says about itself."""
+"""Lower bounds for sandboxes, such as bare shells, and figures of this host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUFFER = 1 << 18
 
 
 class BareSocket:
-    """A shell in a container behind one socket: a line and a mark, no more."""
+    """A shell in a container over one socket, which writes a mark after each line."""
 
     def __init__(self, api: Any, container: str) -> None:
         exec_id = api.exec_create(container, ["/bin/sh"], stdin=True)["Id"]
@@ -41,7 +41,7 @@ class BareSocket:
             seen += self.socket.recv(65536)
 
     def read(self, size: int) -> float:
-        """MB a second at which so many bytes come through, thrown away as they do."""
+        """Read so many bytes, discard them, and return the rate in MB per second."""
         buffer = bytearray(BUFFER)
         begun = time.perf_counter()
         self.socket.sendall(f"head -c {size} /dev/zero\n".encode())
@@ -55,7 +55,7 @@ class BareSocket:
 
 
 class BareShell:
-    """A shell of this host behind two pipes."""
+    """A shell of this host over two pipes."""
 
     def __init__(self) -> None:
         pipe = subprocess.PIPE
@@ -71,7 +71,7 @@ class BareShell:
             seen += os.read(self.stdout.fileno(), 65536)
 
     def read(self, size: int) -> float:
-        """MB a second at which so many bytes come through, thrown away as they do."""
+        """Read so many bytes, discard them, and return the rate in MB per second."""
         begun = time.perf_counter()
         self.stdin.write(f"head -c {size} /dev/zero\n".encode())
         left = size
@@ -86,7 +86,7 @@ class BareShell:
 
 
 def grown_image(base: str) -> str:
-    """An image of more than 300 MB on another one; made once."""
+    """Build an image of more than 300 MB on a base image, unless it exists, and return its name."""
     image = "trajgym/bench:300"
     have = subprocess.run(["docker", "image", "inspect", image], capture_output=True)
     if have.returncode != 0:
@@ -97,25 +97,25 @@ def grown_image(base: str) -> str:
 
 
 def load() -> float:
-    """Processes that wanted a processor in the last minute."""
+    """Return the load average of the last minute."""
     return os.getloadavg()[0]
 
 
 def available() -> float:
-    """MiB of memory that the host can still give."""
+    """Return the MiB of memory that are available on the host."""
     return _kibibytes("/proc/meminfo", "MemAvailable") / 1024
 
 
 def resident() -> float:
-    """MiB of memory that this process has."""
+    """Return the MiB of memory that this process uses."""
     return _kibibytes("/proc/self/status", "VmRSS") / 1024
 
 
 def held_by(names: list[str]) -> float:
-    """MiB that the processes of sandboxes take, what they share with others in proportion.
+    """Return the MiB of the processes of sandboxes; shared memory is counted proportionally.
 
     Args:
-        names: what stands in their control groups or, for the engine's helpers, command lines.
+        names: texts that their control groups or, for the engine's helpers, command lines contain.
     """
     total = 0
     for folder in Path("/proc").glob("[0-9]*"):
@@ -124,12 +124,12 @@ def held_by(names: list[str]) -> float:
             if any(name in words for name in names):
                 total += _kibibytes(f"{folder}/smaps_rollup", "Pss:")
         except (OSError, StopIteration):
-            continue  # gone meanwhile
+            continue  # it has exited
     return total / 1024
 
 
 def descriptors() -> int:
-    """How many this process has open."""
+    """Return the number of open file descriptors of this process."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 

@@ -1,54 +1,53 @@
-"""`trajgym annotate`: a judge over the turns of a run."""
+"""`trajgym annotate`: a model judges the turns of a run."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from trajgym.rollout import HintJudge, OpenAIPolicy, VoteJudge, annotate
-from trajgym.trajectory import InvalidInput, Sampling
+from trajgym.cli._endpoint import EndpointOptions, endpoint_policy
+from trajgym.cli._terminal import say
+from trajgym.rollout import annotate
+from trajgym.rollout.annotators import HintJudge, VoteJudge
+from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from trajgym.rollout import Annotated, AnnotateReport, Annotator
+    from trajgym.rollout.annotators import Annotated, AnnotateReport, Annotator
 
 __all__ = ["AnnotateOptions", "run_annotate"]
 
 _NEXT = {
     "votes": "Next: trajgym reward {run} --with next_state_votes",
-    "hints": "What they are worth needs a teacher that scores ids: trajgym.rollout.HintJudge",
+    "hints": "Scoring hints needs a teacher model: see trajgym.rollout.annotators.HintJudge.",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotateOptions:
-    """What the command line asks for; see ``trajgym annotate --help``."""
+    """Options of ``trajgym annotate``."""
 
     run: Path
     judge: str
-    model: str
-    base_url: str | None = None
+    endpoint: EndpointOptions
     votes: int = 3
     concurrency: int = 8
-    temperature: float = 1.0
-    api_key_env: str = "OPENAI_API_KEY"
 
 
 def run_annotate(options: AnnotateOptions) -> None:
-    """Ask the judge about every turn that it has not judged, and say what came out.
+    """Judge every turn that has not been judged yet, and print a summary.
 
-    Ctrl-C ends the program with status 130; what was found is kept.
+    Ctrl-C ends the program with status 130; signals that were recorded are kept.
 
     Raises:
         InvalidInput: no such judge.
-        PolicyUnavailable: it does not answer.
+        PolicyUnavailable: the endpoint does not answer.
     """
     console = Console()
     try:
@@ -62,18 +61,16 @@ def run_annotate(options: AnnotateOptions) -> None:
 
             report = asyncio.run(_annotate(options, note))
     except KeyboardInterrupt:
-        console.print("Stopped. The same command goes on where it stopped.")
+        console.print("Stopped. Run the same command again to continue.")
         sys.exit(130)
     failed = report.failed.total()
-    console.print(
-        f"{options.judge} of {options.model}: {report.annotated} turns annotated, "
-        f"{report.skipped} were already, {failed} failed. "
-        f"{_NEXT[options.judge].format(run=options.run)}",
-        highlight=False,
-        soft_wrap=True,
+    say(
+        f"{options.judge} of {options.endpoint.model}: {report.annotated} turns annotated, "
+        f"{report.skipped} annotated before, {failed} failed. "
+        f"{_NEXT[options.judge].format(run=options.run)}"
     )
     for cause, n in report.failed.most_common(5):
-        console.print(f"  failed {n}: {cause}", style="yellow", highlight=False, soft_wrap=True)
+        say(f"  failed {n}: {cause}", style="yellow")
 
 
 async def _annotate(options: AnnotateOptions, note: Callable[[Annotated], None]) -> AnnotateReport:
@@ -84,11 +81,6 @@ async def _annotate(options: AnnotateOptions, note: Callable[[Annotated], None])
 def _judge(options: AnnotateOptions) -> Annotator:
     if options.judge not in _NEXT:
         raise InvalidInput(f"no judge {options.judge!r}; there are {', '.join(_NEXT)}")
-    policy = OpenAIPolicy(
-        options.model,
-        base_url=options.base_url,
-        api_key=os.environ.get(options.api_key_env),
-        sampling=Sampling(temperature=options.temperature),
-    )
+    policy = endpoint_policy(options.endpoint)
     kind = VoteJudge if options.judge == "votes" else HintJudge
     return kind(policy, votes=options.votes)

@@ -1,196 +1,465 @@
-"""The command tree; each command's work is in a module of its own, imported when it runs."""
+"""The command tree. The module that implements a command is imported when the command runs."""
 
 from __future__ import annotations
 
-import json
+import errno
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from trajgym.cli import _sandboxes
+from trajgym.cli._dataset import dataset_app
 from trajgym.cli._kinds import SandboxKind
+from trajgym.cli._options import (
+    AgentCommand,
+    AgentName,
+    AgentSettings,
+    AllowChanges,
+    ApiKeyEnv,
+    ApiKeyFile,
+    AsJson,
+    BaseUrl,
+    Concurrency,
+    ConfigFile,
+    ContextTokens,
+    Engine,
+    EnvConfig,
+    EnvId,
+    ExtraBody,
+    KeepFailed,
+    LogprobMode,
+    MaxCost,
+    MaxTokens,
+    MaxTries,
+    MissingSignals,
+    Model,
+    Outcomes,
+    Patience,
+    PolicyName,
+    PricesFile,
+    RequestRate,
+    RequestTimeout,
+    Retries,
+    RunPath,
+    Samples,
+    Seed,
+    Stream,
+    Temperature,
+    TopK,
+    TopP,
+    Track,
+    TrackProject,
+    Turns,
+    collect_options,
+    parse_settings,
+)
 from trajgym.cli._search import search_app
+from trajgym.cli._signals import end_like_ctrl_c
 from trajgym.cli._swe import swe
+from trajgym.cli._terminal import fail, say
 from trajgym.trajectory import TrajgymError
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="trajgym",
-    help="Environments, token-exact trajectories and structural rewards for training LLM agents.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(_sandboxes.app, name="sandboxes")
 
 app.add_typer(swe)
 app.add_typer(search_app, name="search")
+app.add_typer(dataset_app, name="dataset")
 
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
-EnvConfig = Annotated[
-    Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
-    typer.Option("--set", metavar="KEY=VALUE", help="Setting of the environment; JSON or text."),
-]
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC)
+"""Errors of the file system that the user can correct; others are bugs and keep their traceback."""
 
 
 def main() -> None:
-    """Run the command line; our own errors end it with one clear line."""
+    """Run the command line.
+
+    The exit status is 0 on success, 1 if something failed, 2 for wrong usage and 130 after
+    Ctrl-C. Errors of the package and of the file system are printed as one line without a
+    traceback.
+    """
+    end_like_ctrl_c()
     sys.path.insert(0, str(Path.cwd()))  # so that --env my_module:MyEnv finds the user's file
     try:
         app()
-    except TrajgymError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", markup=True, highlight=False)
-        sys.exit(2)
+    except (TrajgymError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in _REFUSED:
+            raise
+        fail(str(error))
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        say(f"trajgym {version('trajgym')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Environments, token-exact trajectories and structural rewards for training LLM agents."""
+    del version
 
 
 @app.command()
 def collect(
-    out: Annotated[Path, typer.Option(help="Run directory; an existing one is resumed.")],
+    out: Annotated[Path, typer.Option(help="Run directory. An existing run is resumed.")],
     tasks: Annotated[str, typer.Option(help="File, directory, or a name the environment knows.")],
-    env: Annotated[str, typer.Option(help="Environment: a name or module:Class.")] = "swe",
-    policy: Annotated[
-        str,
-        typer.Option(help="scripted, fake (synthetic ids), local (SmolLM2 on this CPU), openai."),
-    ] = "scripted",
-    samples: Annotated[int, typer.Option(help="Sessions per task.")] = 8,
-    concurrency: Annotated[int, typer.Option(help="Sessions at once.")] = 16,
-    turns: Annotated[Optional[int], typer.Option(help="Turn budget.")] = None,  # noqa: UP045
-    retries: Annotated[int, typer.Option(help="Further tries of failed sessions.")] = 0,
-    seed: Annotated[int, typer.Option(help="Seed of environments and sampling.")] = 0,
-    base_url: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(help="OpenAI-compatible endpoint; implies --policy openai."),
-    ] = None,
-    model: Annotated[Optional[str], typer.Option(help="Model at that endpoint.")] = None,  # noqa: UP045
-    api_key_env: Annotated[
-        str, typer.Option(help="Environment variable that holds the API key.")
-    ] = "OPENAI_API_KEY",
-    temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
+    env: EnvId = "swe",
+    policy: PolicyName = "scripted",
+    agent: AgentName = None,
+    agent_command: AgentCommand = None,
+    agent_set: AgentSettings = None,
+    engine: Engine = None,
+    logprobs: LogprobMode = "unknown",
+    samples: Samples = 8,
+    concurrency: Concurrency = 16,
+    turns: Turns = None,
+    retries: Retries = 0,
+    seed: Seed = 0,
+    base_url: BaseUrl = None,
+    model: Model = None,
+    api_key_env: ApiKeyEnv = None,
+    api_key_file: ApiKeyFile = None,
+    temperature: Temperature = 1.0,
+    top_p: TopP = None,
+    top_k: TopK = None,
+    max_tokens: MaxTokens = None,
+    extra_body: ExtraBody = None,
+    stream: Stream = None,
+    keep_failed: KeepFailed = False,
+    max_tries: MaxTries = 10,
+    allow_changes: AllowChanges = "",
+    patience: Patience = 900.0,
+    request_timeout: RequestTimeout = 600.0,
+    request_rate: RequestRate = None,
+    context_tokens: ContextTokens = None,
     config: EnvConfig = None,
+    prices: PricesFile = None,
+    max_cost: MaxCost = None,
+    track: Track = None,
+    track_project: TrackProject = "trajgym",
+    config_file: ConfigFile = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Run tasks and record every turn. Ctrl-C closes cleanly; the same command resumes."""
-    from trajgym.cli._collect import CollectOptions, run_collect
+    """Run tasks and record every turn. After Ctrl-C, the same command resumes the run.
 
-    run_collect(
-        CollectOptions(
-            env=env,
-            config=parse_settings(config),
-            tasks=tasks,
-            policy="openai" if base_url or model else policy,
-            base_url=base_url,
-            model=model,
-            api_key_env=api_key_env,
-            temperature=temperature,
-            out=out,
-            samples=samples,
-            concurrency=concurrency,
-            turns=turns,
-            retries=retries,
-            seed=seed,
-        ),
-    )
+    The exit status is 1 if every session of some task failed, and 3 at the cost limit.
+    """
+    given = dict(locals())
+    from trajgym.cli._collect import run_collect
+
+    raise typer.Exit(run_collect(collect_options(given), as_json=as_json))
+
+
+@app.command(name="eval")
+def evaluate(
+    out: Annotated[Path, typer.Option(help="Directory for the runs. Existing runs are resumed.")],
+    tasks: Annotated[
+        str | None,
+        typer.Option(help="File, directory, or a name the environment knows."),
+    ] = None,
+    suite: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="TOML file with one [[eval]] table per environment."),
+    ] = None,
+    env: EnvId = "swe",
+    policy: PolicyName = "scripted",
+    agent: AgentName = None,
+    agent_command: AgentCommand = None,
+    agent_set: AgentSettings = None,
+    engine: Engine = None,
+    logprobs: LogprobMode = "unknown",
+    samples: Samples = 8,
+    concurrency: Concurrency = 16,
+    turns: Turns = None,
+    retries: Retries = 0,
+    seed: Seed = 0,
+    base_url: BaseUrl = None,
+    model: Model = None,
+    api_key_env: ApiKeyEnv = None,
+    api_key_file: ApiKeyFile = None,
+    temperature: Temperature = 1.0,
+    top_p: TopP = None,
+    top_k: TopK = None,
+    max_tokens: MaxTokens = None,
+    extra_body: ExtraBody = None,
+    stream: Stream = None,
+    keep_failed: KeepFailed = False,
+    max_tries: MaxTries = 10,
+    allow_changes: AllowChanges = "",
+    patience: Patience = 900.0,
+    request_timeout: RequestTimeout = 600.0,
+    request_rate: RequestRate = None,
+    context_tokens: ContextTokens = None,
+    config: EnvConfig = None,
+    prices: PricesFile = None,
+    max_cost: MaxCost = None,
+    track: Track = None,
+    track_project: TrackProject = "trajgym",
+    config_file: ConfigFile = None,
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Key of the tasks' data to group tasks by."),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Earlier evaluation to compare with, per task."),
+    ] = None,
+    markdown: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write the report as Markdown."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Collect, then report solved shares with intervals, pass@k, pass^k, failures and costs.
+
+    The exit status is 1 if an environment has no scored attempt, and 3 if the cost limit ended the
+    evaluation.
+    """
+    given = dict(locals())
+    from trajgym.cli._eval import EvalOptions, eval_jobs, run_eval
+
+    if (tasks is None) == (suite is None):
+        raise typer.BadParameter("give either --tasks or --suite")
+    base = collect_options(given)
+    jobs = [base] if suite is None else eval_jobs(suite, base)
+    options = EvalOptions(by=by, against=against, markdown=markdown, as_json=as_json)
+    raise typer.Exit(run_eval(jobs, options))
 
 
 @app.command()
 def show(
     run: RunPath,
-    session: Annotated[Optional[str], typer.Argument(help="Session id, or its start.")] = None,  # noqa: UP045
-    full: Annotated[bool, typer.Option("--full", help="Do not shorten long texts.")] = False,
+    session: Annotated[
+        str | None, typer.Argument(help="Session id, or a unique prefix of it.")
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Don't shorten texts; show tracebacks of failures.")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Show a run as a table, or the turns of one session."""
+    """Show the sessions of a run, or the turns of one session."""
     from trajgym.cli._show import show_run, show_session
 
     if session is None:
-        show_run(run)
+        show_run(run, as_json=as_json)
     else:
-        show_session(run, session, full=full)
+        show_session(run, session, full=full, as_json=as_json)
 
 
 @app.command()
 def frames(
     run: RunPath,
-    out: Annotated[Path, typer.Option(help="Directory for the pictures.")],
-    session: Annotated[Optional[str], typer.Argument(help="Session id, or its start.")] = None,  # noqa: UP045
-    plain: Annotated[bool, typer.Option("--plain", help="Draw nothing on them.")] = False,
+    out: Annotated[Path, typer.Option(help="Directory for the images.")],
+    session: Annotated[
+        str | None, typer.Argument(help="Session id, or a unique prefix of it.")
+    ] = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Don't draw actions on the images.")
+    ] = False,
+    video: Annotated[bool, typer.Option("--video", help="One video per attempt instead.")] = False,
+    form: Annotated[
+        str, typer.Option("--format", help="Of the video: webp (animated), mp4 or webm.")
+    ] = "webp",
+    seconds: Annotated[float, typer.Option(help="How long a video shows each image.")] = 1.0,
 ) -> None:
-    """Write the pictures that agents saw, with what they did drawn on."""
-    from trajgym.cli._frames import write_frames
+    """Write the images that agents saw, with their actions drawn on them."""
+    from trajgym.cli._frames import write_frames, write_videos
+    from trajgym.cli._video import video_form
 
-    write_frames(run, out, session, plain=plain)
+    if video:
+        chosen = video_form(form)
+        write_videos(run, out, session, plain=plain, seconds=seconds, form=chosen)
+    else:
+        write_frames(run, out, session, plain=plain)
 
 
 @app.command()
-def stats(run: RunPath) -> None:
-    """Count sessions, outcomes, turns and tokens of a run."""
+def watch(
+    run: Annotated[Path, typer.Argument(help="Run directory; it need not exist yet.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for a free one.")] = 8200,
+) -> None:
+    """Show the screens of running sessions on a local page, with the agents' actions."""
+    from trajgym.cli.watch import watch_run
+
+    watch_run(run, host=host, port=port)
+
+
+@app.command()
+def stats(run: RunPath, prices: PricesFile = None, as_json: AsJson = False) -> None:
+    """Count sessions, outcomes, turns, tokens and costs of a run."""
     from trajgym.cli._stats import show_stats
 
-    show_stats(run)
+    show_stats(run, prices=prices, as_json=as_json)
 
 
 @app.command()
-def check(run: RunPath) -> None:
-    """Read everything in a run and say what is damaged."""
+def top(
+    run: RunPath,
+    interval: Annotated[
+        float, typer.Option(help="Seconds between two looks.", min=0.1, max=3600)
+    ] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print the figures once.")] = False,
+    metrics: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PORT", help="Also serve http://127.0.0.1:PORT/metrics for Prometheus."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the figures of a run while it is collected: states, rates, staleness, failures."""
+    from trajgym.cli._top import run_top
+
+    run_top(run, interval=interval, once=once, as_json=as_json, metrics=metrics)
+
+
+@app.command()
+def check(run: RunPath, as_json: AsJson = False) -> None:
+    """Read all records of a run and report damage. The exit status is 1 if there is any."""
     from trajgym.cli._stats import check_run
 
-    check_run(run)
+    raise typer.Exit(check_run(run, as_json=as_json))
+
+
+@app.command()
+def verify(
+    run: RunPath,
+    sample: Annotated[
+        float, typer.Option(metavar="SHARE", help="Share of the sessions to repeat, up to 1.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the choice of sessions.")] = 0,
+    concurrency: Annotated[int, typer.Option(help="Attempts repeated at the same time.")] = 8,
+    deadline: Annotated[float, typer.Option(help="Seconds for one attempt.")] = 3600.0,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(metavar="REGEX", help="Text that may differ; may be repeated."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Execute recorded actions again in fresh environments; status 1 if anything differs."""
+    from trajgym.cli._verify import run_verify
+
+    status = run_verify(
+        run,
+        share=sample,
+        seed=seed,
+        concurrency=concurrency,
+        deadline=deadline,
+        ignore=ignore or [],
+        as_json=as_json,
+    )
+    raise typer.Exit(status)
 
 
 @app.command()
 def reward(
     run: RunPath,
-    name: Annotated[str, typer.Option("--with", metavar="DERIVER", help="Which deriver.")],
+    name: Annotated[
+        str,
+        typer.Option(
+            "--with", metavar="DERIVER", help="Name of the deriver; `trajgym derivers` lists them."
+        ),
+    ],
     settings: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--set", metavar="KEY=VALUE", help="Setting of the deriver."),
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Setting of the deriver; may be repeated."),
     ] = None,
     explain: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(metavar="SESSION", help="Print what each turn's value is made of."),
+        str | None,
+        typer.Option(metavar="SESSION", help="Print the terms of each turn's value."),
     ] = None,
     plot: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(
             metavar="FILE",
-            help="Draw a group's values (.png, .svg); with --explain, the tree of that session.",
+            help="Plot a group's values (.png, .svg); with --explain, that session's tree.",
         ),
     ] = None,
+    outcomes: Outcomes = None,
+    missing_signals: MissingSignals = "error",
+    as_json: AsJson = False,
 ) -> None:
-    """Derive rewards or advantages and keep them in the run."""
+    """Compute rewards or advantages and store them in the run."""
     from trajgym.cli._reward import run_reward
 
-    run_reward(run, name, parse_settings(settings), explained=explain, plot=plot)
+    given = parse_settings(settings)
+    run_reward(
+        run,
+        name,
+        given,
+        explained=explain,
+        plot=plot,
+        outcomes=outcomes,
+        missing_signals=missing_signals,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def rescore(
+    run: RunPath,
+    rubric: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:NAME", help="Instead of the environment's own rubric."),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Under which the outcomes are kept; the rubric's name by default."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Judge that is asked first for the parts that need one."),
+    ] = None,
+    base_url: BaseUrl = None,
+    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
+    concurrency: Annotated[int, typer.Option(help="Attempts judged at once.")] = 8,
+    as_json: AsJson = False,
+) -> None:
+    """Score attempts again by a rubric, beside the recorded outcomes; status 1 if one can't be."""
+    given = dict(locals())
+    from trajgym.cli._rescore import RescoreOptions, run_rescore
+
+    raise typer.Exit(run_rescore(RescoreOptions(**given)))
 
 
 @app.command()
 def annotate(
     run: RunPath,
-    name: Annotated[str, typer.Option("--with", metavar="JUDGE", help="votes, hints.")],
-    model: Annotated[str, typer.Option(help="The judge, at the endpoint.")],
-    base_url: Annotated[Optional[str], typer.Option(help="OpenAI-compatible endpoint.")] = None,  # noqa: UP045
-    votes: Annotated[int, typer.Option(help="How often each turn is judged.")] = 3,
-    concurrency: Annotated[int, typer.Option(help="Turns judged at once.")] = 8,
-    temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
-    api_key_env: Annotated[
-        str, typer.Option(help="Environment variable that holds the API key.")
-    ] = "OPENAI_API_KEY",
+    name: Annotated[str, typer.Option("--with", metavar="JUDGE", help="Judge: votes or hints.")],
+    model: Annotated[str, typer.Option(help="Model of the judge.")],
+    base_url: BaseUrl = None,
+    votes: Annotated[int, typer.Option(help="Votes per turn.")] = 3,
+    concurrency: Annotated[int, typer.Option(help="Turns judged concurrently.")] = 8,
+    temperature: Temperature = 1.0,
+    max_tokens: MaxTokens = None,
+    extra_body: ExtraBody = None,
+    api_key_env: ApiKeyEnv = None,
+    api_key_file: ApiKeyFile = None,
 ) -> None:
-    """Let a model judge recorded turns; derivers read what it finds. The same command resumes."""
+    """Let a model judge recorded turns, for derivers that read its signals. Can be resumed."""
+    given = dict(locals())
     from trajgym.cli._annotate import AnnotateOptions, run_annotate
+    from trajgym.cli._endpoint import EndpointOptions
 
+    endpoint = EndpointOptions.of(given)
     run_annotate(
         AnnotateOptions(
-            run=run,
-            judge=name,
-            model=model,
-            base_url=base_url,
-            votes=votes,
-            concurrency=concurrency,
-            temperature=temperature,
-            api_key_env=api_key_env,
+            run=run, judge=name, endpoint=endpoint, votes=votes, concurrency=concurrency
         ),
     )
 
@@ -203,18 +472,33 @@ def export(
     ],
     out: Annotated[Path, typer.Option(help="Directory for the files.")],
     rewards: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--with", metavar="DERIVER", help="Values for the rows; may be repeated."),
+        list[str] | None,
+        typer.Option(
+            "--with", metavar="DERIVER", help="Deriver of the rows' values; may be repeated."
+        ),
     ] = None,
     options: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--set", metavar="KEY=VALUE", help="Setting of the export."),
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Setting of the export; may be repeated."),
     ] = None,
+    outcomes: Outcomes = None,
+    missing_signals: MissingSignals = "error",
+    as_json: AsJson = False,
 ) -> None:
-    """Write a run in a trainer's form."""
+    """Write a run in a trainer's format, with the values that `trajgym reward` stored."""
     from trajgym.cli._reward import run_export
 
-    run_export(run, to, out, rewards or [], parse_settings(options))
+    chosen = parse_settings(options)
+    run_export(
+        run,
+        to,
+        out,
+        rewards or [],
+        chosen,
+        outcomes=outcomes,
+        missing_signals=missing_signals,
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -222,45 +506,232 @@ def lint(
     trainer: Annotated[str, typer.Argument(help="areal or verl.")],
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The trainer's YAML file.")],
     data: Annotated[
-        Optional[list[Path]],  # noqa: UP045
-        typer.Option(metavar="FILE", help="Data that it will read; may be repeated."),
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Data file of the trainer; may be repeated."),
     ] = None,
     settings: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--set", metavar="KEY=VALUE", help="As on the trainer's command line."),
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Override, as on the trainer's command line."
+        ),
     ] = None,
 ) -> None:
-    """Name the settings with which a trainer would train on the wrong thing in silence."""
+    """Report settings with which a trainer would silently train on wrong data."""
     from trajgym.cli._lint import run_lint
 
     run_lint(trainer, config, data or [], parse_settings(settings))
 
 
 @app.command()
+def serve(
+    run: Annotated[
+        Path | None,
+        typer.Argument(help="Run directory to record agents into."),
+    ] = None,
+    upstream: Annotated[
+        str | None,
+        typer.Option(help="OpenAI-compatible engine of the recorded agents."),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="Environment to serve; may be repeated."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Configuration of the environment."),
+    ] = None,
+    kind: Annotated[str, typer.Option(help="vllm, sglang, or hosted (text turns).")] = "vllm",
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model to ask for, instead of the one that agents name."),
+    ] = None,
+    renderer: Annotated[
+        str | None,
+        typer.Option(help="Tokenizer that parses ids into spans and messages."),
+    ] = None,
+    logprobs: Annotated[
+        str, typer.Option(help="Log-prob mode of the engine: processed, raw or unknown.")
+    ] = "unknown",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8100,
+    url: Annotated[
+        str | None,
+        typer.Option(help="Public URL of this server, if it differs from host and port."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check that the engine returns token ids.")
+    ] = False,
+    power_safe: Annotated[
+        bool, typer.Option("--power-safe", help="Make records durable against power loss too.")
+    ] = False,
+    hold: Annotated[
+        float, typer.Option(help="Most seconds for which a pause delays a call.")
+    ] = 240.0,
+    redact: Annotated[
+        list[str] | None,
+        typer.Option(metavar="REGEX", help="Don't store text that matches; may be repeated."),
+    ] = None,
+    api_key_env: Annotated[
+        str, typer.Option(help="Environment variable with the engine's API key.")
+    ] = "OPENAI_API_KEY",
+    secret_env: Annotated[
+        str, typer.Option(help="Environment variable with the admin token.")
+    ] = "TRAJGYM_SERVER_SECRET",  # noqa: S107 - the name of a variable
+) -> None:
+    """Record agents that use Chat Completions, Responses or Messages, or serve environments."""
+    from trajgym.cli._serve import ServeOptions, run_serve
+
+    if kind not in {"vllm", "sglang", "hosted"}:
+        raise typer.BadParameter(f"{kind!r}: expected vllm, sglang or hosted")
+    if logprobs not in {"processed", "raw", "unknown"}:
+        raise typer.BadParameter(f"{logprobs!r}: expected processed, raw or unknown")
+    run_serve(
+        ServeOptions(
+            run=run,
+            upstream=upstream,
+            kind=kind,  # type: ignore[arg-type]
+            model=model,
+            renderer=renderer,
+            logprobs=logprobs,
+            api_key_env=api_key_env,
+            secret_env=secret_env,
+            host=host,
+            port=port,
+            url=url,
+            check=check,
+            power_safe=power_safe,
+            hold_seconds=hold,
+            redact=redact or [],
+            env=env or [],
+            env_config=parse_settings(settings),
+        ),
+    )
+
+
+@app.command()
+def mcp(
+    env: EnvId,
+    tasks: Annotated[str, typer.Option(help="File, directory, or a name the environment knows.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Run directory in which every attempt is recorded."),
+    ] = None,
+    http: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", help="Serve streamable HTTP at /mcp instead of stdio."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    config: EnvConfig = None,
+) -> None:
+    """Serve an environment as an MCP server, for one agent at a time."""
+    from trajgym.cli._mcp import run_mcp
+
+    run_mcp(env, tasks, parse_settings(config), out=out, host=host, port=http)
+
+
+@app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Directory for the run and its exports.")] = Path(
+    out: Annotated[Path, typer.Option(help="Directory for the runs and exports.")] = Path(
         "runs/demo"
     ),
-    samples: Annotated[int, typer.Option(help="Sessions per task.")] = 4,
+    samples: Samples = 4,
     sandbox: Annotated[SandboxKind, typer.Option(help="Where code runs.")] = SandboxKind.auto,
-    base_url: Annotated[Optional[str], typer.Option(help="OpenAI-compatible endpoint.")] = None,  # noqa: UP045
-    model: Annotated[Optional[str], typer.Option(help="Model at that endpoint.")] = None,  # noqa: UP045
+    base_url: BaseUrl = None,
+    model: Model = None,
 ) -> None:
-    """Real SWE tasks from collection to export, without a model key."""
+    """Run SWE tasks from collection to export with a scripted agent; no API key is needed."""
     from trajgym.cli._demo import run_demo
 
     run_demo(out, samples=samples, sandbox=sandbox.value, base_url=base_url, model=model)
 
 
-def parse_settings(pairs: list[str] | None) -> dict[str, Any]:
-    """Return ``KEY=VALUE`` options as a dict; values are JSON where they parse, else text."""
-    settings: dict[str, Any] = {}
-    for pair in pairs or []:
-        key, separator, text = pair.partition("=")
-        if not separator or not key:
-            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE")
-        try:
-            settings[key] = json.loads(text)
-        except ValueError:
-            settings[key] = text
-    return settings
+@app.command()
+def init(
+    target: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Project directory; its name is the project's name."),
+    ],
+    sandbox: Annotated[
+        bool, typer.Option("--sandbox", help="Write an environment with a sandbox.")
+    ] = False,
+    images: Annotated[
+        bool, typer.Option("--images", help="Write an environment that shows images.")
+    ] = False,
+) -> None:
+    """Create a project for an environment of your own, with tasks, a test and a README."""
+    from trajgym.cli._init import init_project
+
+    if sandbox and images:
+        raise typer.BadParameter("choose one of --sandbox and --images")
+    init_project(target, "sandbox" if sandbox else "images" if images else "plain")
+
+
+@app.command()
+def envs(as_json: AsJson = False) -> None:
+    """List the registered environments and their settings."""
+    from trajgym.cli._registered import show_registered
+
+    show_registered("envs", as_json=as_json)
+
+
+@app.command()
+def agents(as_json: AsJson = False) -> None:
+    """List the known agent programs and their settings; see --agent of `trajgym collect`."""
+    from trajgym.cli._registered import show_registered
+
+    show_registered("agents", as_json=as_json)
+
+
+@app.command(name="check-env")
+def check_env(
+    env: Annotated[str, typer.Argument(help="Environment: a name or module:Class.")],
+    tasks: Annotated[
+        str | None,
+        typer.Option(help="Task file, directory or name; the first task is used."),
+    ] = None,
+    config: EnvConfig = None,
+) -> None:
+    """Check an environment against the contract of `Env`. The exit status is 1 on a violation."""
+    from trajgym.cli._conformance import run_check_env
+
+    raise typer.Exit(run_check_env(env, tasks, parse_settings(config)))
+
+
+@app.command(name="check-sandbox")
+def check_sandbox(
+    kind: Annotated[SandboxKind, typer.Argument(help="Kind of sandbox.")] = SandboxKind.auto,
+) -> None:
+    """Check isolation and cleanup of sandboxes on this host. The exit status is 1 on a failure."""
+    from trajgym.cli._conformance import run_check_sandbox
+
+    raise typer.Exit(run_check_sandbox(kind.value))
+
+
+@app.command(name="check-deriver")
+def check_deriver(
+    name: Annotated[str, typer.Argument(help="Name of the deriver.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Setting of the deriver; may be repeated."),
+    ] = None,
+) -> None:
+    """Check a deriver on generated sessions. The exit status is 1 on a violation."""
+    from trajgym.cli._conformance import run_check_deriver
+
+    raise typer.Exit(run_check_deriver(name, parse_settings(settings)))
+
+
+@app.command()
+def derivers(as_json: AsJson = False) -> None:
+    """List the registered derivers and their settings."""
+    from trajgym.cli._registered import show_registered
+
+    show_registered("derivers", as_json=as_json)
+
+
+@app.command()
+def exports(as_json: AsJson = False) -> None:
+    """List the exports and their settings."""
+    from trajgym.cli._registered import show_registered
+
+    show_registered("exports", as_json=as_json)

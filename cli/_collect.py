@@ -1,4 +1,4 @@
-"""`trajgym collect`: options into a run, with progress on the terminal."""
+"""`trajgym collect`: collect a run and show progress on the terminal."""
 
 from __future__ import annotations
 
@@ -7,85 +7,234 @@ import os
 import signal
 import sys
 from collections import Counter
-from dataclasses import asdict, dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from trajgym.cli._advice import RefusedKey, advice_for
+from trajgym.cli._agents import AgentOptions, agent_policy
+from trajgym.cli._endpoint import EndpointOptions
 from trajgym.cli._policies import make_policy
+from trajgym.cli._signals import ENDINGS
+from trajgym.cli._terminal import print_json, say
 from trajgym.envs import Budgets, EnvSpec
 from trajgym.rollout import CollectReport, collect
+from trajgym.rollout.evaluation import CostMeter, Prices
+from trajgym.trajectory import InvalidInput, Run, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from trajgym.adapters.tracking import Tracking
+    from trajgym.rollout import Policy, Runner
     from trajgym.rollout import Progress as Event
     from trajgym.trajectory import Task
 
-__all__ = ["CollectOptions", "collect_with_progress", "run_collect"]
+__all__ = [
+    "COST_LIMIT",
+    "CollectOptions",
+    "checked_tasks",
+    "collect_with_progress",
+    "cost_meter",
+    "run_collect",
+]
+
+COST_LIMIT = 3
+"""Exit status of a run that the cost limit ended before it was finished."""
+_CAUSES = 10
+"""How many different causes of failure are printed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectOptions:
-    """What the command line asks for; see ``trajgym collect --help``."""
+    """Options of ``trajgym collect``."""
 
     env: str
     config: dict[str, Any]
     tasks: str
     out: Path
     policy: str = "scripted"
-    base_url: str | None = None
-    model: str | None = None
-    api_key_env: str = "OPENAI_API_KEY"
-    temperature: float = 1.0
+    endpoint: EndpointOptions = field(default_factory=EndpointOptions)
+    program: AgentOptions = field(default_factory=AgentOptions)
     samples: int = 8
     concurrency: int = 16
     turns: int | None = None
     retries: int = 0
     seed: int = 0
+    keep_failed: bool = False
+    max_tries: int = 10
+    allow_changes: tuple[str, ...] = ()
+    prices: Path | None = None
+    max_cost: float | None = None
+    track: str | None = None
+    track_project: str = "trajgym"
 
 
-def run_collect(options: CollectOptions) -> None:
-    """Collect, then say what happened and what to do next."""
-    console = Console()
-    tasks = EnvSpec(id=options.env, config=options.config).resolve().load_tasks(options.tasks)
-    report = collect_with_progress(console, options, tasks)
-    endings = ", ".join(f"{n} {status}" for status, n in sorted(report.statuses.items()))
-    console.print(
-        f"{report.sessions} sessions ({endings or 'nothing was left to do'}), "
-        f"{report.solved} solved, {report.groups} groups sealed. "
-        f"Next: trajgym show {options.out}",
-        highlight=False,
-        soft_wrap=True,
-    )
+def run_collect(options: CollectOptions, *, as_json: bool = False) -> int:
+    """Collect, then print a summary and the next command.
+
+    Returns:
+        The exit status: 0, 1 if every session of a task failed, or 3 if the cost limit ended the
+        run.
+    """
+    console = Console(stderr=as_json)
+    tasks = checked_tasks(options)
+    meter = cost_meter(options)
+    report = collect_with_progress(console, options, tasks, meter)
+    stopped = meter.stopped if _unfinished(options.out, len(tasks)) else ""
+    if as_json:
+        print_json(_document(options, report, meter, stopped))
+    else:
+        endings = ", ".join(f"{n} {status}" for status, n in sorted(report.statuses.items()))
+        again = f"{report.again} of them failed samples run again, " if report.again else ""
+        say(
+            f"{report.sessions} sessions ({endings or 'nothing was left to do'}), {again}"
+            f"{report.solved} solved, {report.groups} groups sealed{_spent(meter)}. "
+            f"Next: trajgym show {options.out}"
+        )
+    status = print_failures(report)
+    if stopped:
+        say(f"Stopped: {stopped}. Raise --max-cost to continue the run.", error=True)
+    return status or (COST_LIMIT if stopped else 0)
+
+
+def checked_tasks(options: CollectOptions) -> Sequence[Task]:
+    """Check the environment's settings and return the tasks; nothing is written.
+
+    Raises:
+        UnknownEnv: there is no such environment, or it is not a subclass of `Env`.
+        InvalidInput: an unknown setting, tasks that can't be read, or no task.
+    """
+    spec = EnvSpec(id=options.env, config=options.config)
+    spec.make()
+    tasks = spec.resolve().load_tasks(options.tasks)
+    if not tasks:
+        raise InvalidInput(f"tasks {options.tasks!r}: there is no task")
+    return tasks
+
+
+def cost_meter(options: CollectOptions) -> CostMeter:
+    """Return what counts tokens and costs.
+
+    Raises:
+        InvalidInput: the price table can't be read, or there is a limit without one.
+    """
+    prices = None if options.prices is None else Prices.load(options.prices)
+    return CostMeter(prices, limit=options.max_cost)
+
+
+def print_failures(report: CollectReport) -> int:
+    """Print the causes of tasks without a scored session; return the exit status."""
+    if not report.failed_tasks:
+        return 0
+    names = ", ".join(report.failed_tasks[:5]) + (", ..." if len(report.failed_tasks) > 5 else "")
+    n = len(report.failed_tasks)
+    lines = [f"Every session of {n} task{'s' * (n > 1)} failed ({names}):"]
+    causes = report.causes.most_common()
+    lines += [f"  {count} x {_one_line(cause)}" for cause, count in causes[:_CAUSES]]
+    if len(causes) > _CAUSES:
+        lines.append(f"  and {len(causes) - _CAUSES} other causes")
+    lines += advice_for(cause for cause, _ in causes)
+    lines.append("Run the same command again to retry failed samples; --keep-failed skips them.")
+    for line in lines:
+        say(line, error=True)
+    return 1
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _unfinished(out: Path, tasks: int) -> bool:
+    with Run(out) as run:
+        return sum(group.sealed for group in run.groups()) < tasks
+
+
+def _spent(meter: CostMeter) -> str:
+    spent = meter.spent
+    if not spent.prompt_tokens + spent.completion_tokens:
+        return ""
+    text = f", {spent.prompt_tokens:,} prompt and {spent.completion_tokens:,} completion tokens"
+    if meter.prices is not None:
+        text += f", {spent.cost:.4g} {meter.prices.currency}"
+    return text
+
+
+def _document(
+    options: CollectOptions, report: CollectReport, meter: CostMeter, stopped: str
+) -> dict[str, Any]:
+    spent = asdict(meter.spent)
+    if meter.prices is None:
+        del spent["cost"], spent["unpriced"]
+    else:
+        spent["currency"] = meter.prices.currency
+    return {
+        "run": str(options.out),
+        "sessions": report.sessions,
+        "statuses": dict(report.statuses),
+        "solved": report.solved,
+        "groups": report.groups,
+        "again": report.again,
+        "failed_tasks": report.failed_tasks,
+        "causes": dict(report.causes),
+        "spent": spent,
+        "stopped": stopped,
+    }
 
 
 def collect_with_progress(
     console: Console,
     options: CollectOptions,
     tasks: Sequence[Task],
+    meter: CostMeter | None = None,
 ) -> CollectReport:
     """Collect with a progress bar.
 
-    The first Ctrl-C (or SIGTERM) closes every session cleanly and ends the program with status
-    130; the second aborts at once, and what it leaves is removed at the next start.
+    A run whose first eight sessions fail because the endpoint refuses the API key is stopped.
+
+    The first Ctrl-C, SIGTERM or SIGHUP closes every session and ends the program with status 130.
+    The second exits at once; sandboxes that are left behind are removed at the next start.
+
+    Raises:
+        InvalidInput: the cost is limited and the model has no price.
     """
+    meter, refused = meter or CostMeter(), RefusedKey()
     spec = EnvSpec(id=options.env, config=options.config)
     env = spec.resolve()
     budgets = None
     if options.turns is not None:
         budgets = Budgets.from_json({**asdict(env.budgets), "turns": options.turns})
-    policy = make_policy(
-        options.policy,
-        env,
-        base_url=options.base_url,
-        model=options.model,
-        api_key_env=options.api_key_env,
-        temperature=options.temperature,
-    )
-    with _Bar(console, len(tasks) * options.samples, policy.name) as bar:
+    policy: Policy
+    if options.program.wanted:
+        policy = agent_policy(options.program, options.endpoint)
+    else:
+        policy = make_policy(options.policy, env, options.endpoint)
+    _check_price(meter, policy)
+    tracked = _tracking(options, policy, meter)
+    if any(options.out.glob("*.sqlite")):
+        with Run(options.out) as run:
+            meter.count(run)
+    with (
+        tracked as tracking,
+        _Bar(console, len(tasks) * options.samples, policy.name) as bar,
+    ):
+
+        def begin(runner: Runner) -> None:
+            meter.watch(runner)
+            refused.watch(runner)
+
+        def note(event: Event) -> None:
+            bar.note(event)
+            meter.note(event)
+            refused.note(event)
+            if tracking is not None:
+                tracking.note(event)
 
         async def work() -> CollectReport:
             async with policy:
@@ -99,33 +248,75 @@ def collect_with_progress(
                     budgets=budgets,
                     retries=options.retries,
                     seed=options.seed,
-                    on_progress=bar.note,
+                    keep_failed=options.keep_failed,
+                    max_tries=options.max_tries,
+                    allow_changes=options.allow_changes,
+                    on_start=begin,
+                    on_progress=note,
                 )
 
-        return run_interruptible(work(), bar.console)
+        report = run_interruptible(work(), bar.console)
+    if tracking is not None and tracking.error:
+        say(f"warning: {tracking.error}", style="yellow", error=True)
+    if refused.stopped:
+        say(f"Stopped: {refused.stopped}; no other session was begun.", error=True)
+    return report
+
+
+def _check_price(meter: CostMeter, policy: Policy) -> None:
+    if meter.limit is None or meter.prices is None:
+        return
+    if meter.prices.cost(policy.name, Usage()) is None:
+        known = ", ".join(sorted(meter.prices.models))
+        raise InvalidInput(
+            f"--max-cost needs a price for {policy.name.partition(':')[2] or policy.name}; the "
+            f"price table has {known}",
+        )
+
+
+def _tracking(
+    options: CollectOptions, policy: Policy, meter: CostMeter
+) -> AbstractContextManager[Tracking | None]:
+    if options.track is None:
+        return nullcontext()
+    from trajgym.adapters.tracking import Tracking, open_tracker
+
+    directory = options.out / "tracking"
+    tracker = open_tracker(options.track, project=options.track_project, directory=directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    config = {
+        "env": options.env,
+        "settings": options.config,
+        "tasks": options.tasks,
+        "samples": options.samples,
+        "seed": options.seed,
+        "policy": policy.identity,
+    }
+    return Tracking(tracker, name=options.out.resolve().name, config=config, prices=meter.prices)
 
 
 def run_interruptible(work: Coroutine[Any, Any, CollectReport], console: Console) -> CollectReport:
-    """Run to the end, or until Ctrl-C cancels it cleanly."""
+    """Run until the end, or until Ctrl-C, SIGTERM or SIGHUP cancels the work."""
 
     async def supervised() -> CollectReport:
         task = asyncio.ensure_future(work)
         loop = asyncio.get_running_loop()
         presses = Counter[str]()
+        numbers = [n for n in ENDINGS if signal.getsignal(n) != signal.SIG_IGN]
 
         def interrupt() -> None:
             presses["n"] += 1
             if presses["n"] > 1:
                 os._exit(130)
-            console.print("Closing sessions… (Ctrl-C again aborts at once)")
+            console.print("Closing sessions… (press Ctrl-C again to exit at once)")
             task.cancel()
 
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in numbers:
             loop.add_signal_handler(number, interrupt)
         try:
             return await task
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in numbers:
                 loop.remove_signal_handler(number)
 
     try:
@@ -136,7 +327,7 @@ def run_interruptible(work: Coroutine[Any, Any, CollectReport], console: Console
 
 
 class _Bar:
-    """A progress bar that counts sessions as they end, with how many were solved or failed."""
+    """A progress bar over sessions, with counts of turns, solved and failed sessions."""
 
     def __init__(self, console: Console, total: int, policy: str) -> None:
         self._progress = Progress(
@@ -148,7 +339,8 @@ class _Bar:
             console=console,
         )
         self.console = self._progress.console
-        self._bar = self._progress.add_task(f"collecting ({policy})", total=total, note="")
+        about = escape(f"collecting ({policy})")
+        self._bar = self._progress.add_task(about, total=total, note="")
         self._seen: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
@@ -159,7 +351,7 @@ class _Bar:
         self._progress.stop()
 
     def note(self, event: Event) -> None:
-        """Take an event of the runner."""
+        """Update the bar with an event of the runner."""
         if event.kind == "turn":
             self._seen["turns"] += 1
         elif event.kind == "ended":

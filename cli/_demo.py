@@ -1,4 +1,4 @@
-"""`trajgym demo`: the main job end to end, from real SWE tasks to files that trainers read."""
+"""`trajgym demo`: collect SWE tasks, compute rewards and export for trainers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trajgym.cli._collect import CollectOptions, collect_with_progress
+from trajgym.cli._endpoint import EndpointOptions
 from trajgym.cli._reward import export_run, run_reward
 from trajgym.envs.sandbox import (
     ImageNotFound,
@@ -54,7 +55,7 @@ def run_demo(
     base_url: str | None,
     model: str | None,
 ) -> None:
-    """Collect, reward and export the demo tasks, and show where everything is."""
+    """Collect the demo tasks, compute rewards, export, and print where the files are."""
     console = Console()
     started = time.monotonic()
     provider = asyncio.run(_which_sandbox(sandbox, console))
@@ -67,9 +68,7 @@ def run_demo(
         config={"sandbox": provider},
         tasks="demo",
         out=out / "run",
-        policy="openai" if model else "scripted",
-        base_url=base_url,
-        model=model,
+        endpoint=EndpointOptions(model=model, base_url=base_url),
         samples=samples,
         concurrency=4,
     )
@@ -91,7 +90,7 @@ def run_demo(
 
 
 async def _which_sandbox(name: ProviderName, console: Console) -> ProviderName:
-    """Return the kind of sandbox to use: ``auto`` needs an engine and the base image."""
+    """Return the kind of sandbox to use; ``auto`` falls back to embedded without a base image."""
     try:
         provider = await shared_provider(name)
         await prepare(SweEnv.load_tasks("builtin")[0], provider)
@@ -110,15 +109,13 @@ def _tasks() -> _Source:
         tasks = SweEnv.load_tasks("demo")
     except SourceUnavailable as error:
         tasks = SweEnv.load_tasks("builtin")
-        said = (
-            f"The package index can't be reached ({error}); using the tasks that ship with trajgym."
-        )
-        return _Source(tasks, said)
-    return _Source(tasks, f"{len(tasks)} SWE tasks built from package sources, checked by hash.")
+        text = f"The package index can't be reached ({error}); using the tasks of the package."
+        return _Source(tasks, text)
+    return _Source(tasks, f"{len(tasks)} SWE tasks built from package sources, verified by hash.")
 
 
 def _synthetic(options: CollectOptions, out: Path, console: Console) -> Path:
-    """Record the same script through a fake engine: exact turns, so that RL rows can be shown."""
+    """Run the same script through a fake engine, whose exact turns can be exported as rows."""
     path = out / "run-synthetic"
     fake = CollectOptions(
         env=options.env,
@@ -139,9 +136,10 @@ def _export(
     names: Mapping[str, tuple[str, ...]],
 ) -> list[ExportReport]:
     shutil.rmtree(out, ignore_errors=True)
+    allow = {"allow": ["synthetic"]}
     with Run(path) as run:
         return [
-            export_run(run, name, out, [get_deriver(deriver) for deriver in derivers], {})
+            export_run(run, name, out, [get_deriver(deriver) for deriver in derivers], allow)
             for name, derivers in names.items()
         ]
 

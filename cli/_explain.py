@@ -1,4 +1,4 @@
-"""What a derived value is made of, as a table or a picture."""
+"""The terms of derived values, as a table or a plot."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from trajgym.rewards import SPAN_KINDS, explain, plot_group, plot_tree
+from trajgym.rewards import explain, plot_group, plot_tree
+from trajgym.rewards.toolkit import SPAN_KINDS
 from trajgym.trajectory import InvalidInput, text_of, tool_calls_of
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _NOISE = 1e-12
 def print_explanation(
     console: Console, deriver: Deriver, values: Rewards | Advantages, tree: SessionTree
 ) -> None:
-    """Print each turn's terms, which add up to its value, and what its spans get on top.
+    """Print the terms that add up to each turn's value, and the values of its spans.
 
     Raises:
         InvalidInput: the session is in no sealed group.
@@ -54,11 +55,10 @@ def print_explanation(
 
 
 def draw(values: Rewards | Advantages, session: str | None, path: Path) -> str:
-    """Draw a session's tree, or the run's only group; return a line that says what was drawn.
+    """Plot a session's tree, or the run's only group; return a line that names the file.
 
     Raises:
-        InvalidInput: the run has several groups and none is named by a session, or there is
-            nothing to draw.
+        InvalidInput: no session is given and the run has several groups, or none.
         MissingExtra: matplotlib is not installed.
     """
     if session is not None:
@@ -67,15 +67,15 @@ def draw(values: Rewards | Advantages, session: str | None, path: Path) -> str:
     groups = values.table.groups
     if len(groups) != 1:
         raise InvalidInput(
-            f"the run has {len(groups)} sealed groups: name a session with --explain to draw its "
-            "tree, or draw groups with trajgym.rewards.plot_group",
+            f"the run has {len(groups)} sealed groups, and --plot draws one: give a session with "
+            "--explain SESSION to plot its tree",
         )
     plot_group(values, groups[0], path)
     return f"group {groups[0]}: {path}"
 
 
 def span_values(values: Rewards | Advantages, session: str) -> list[tuple[int, str, float]]:
-    """Return turn, span (``tool_call[3:9]``, response ids) and value, for each that is not 0."""
+    """Return turn, span (``tool_call[3:9]``, over response ids) and value, where it is not 0."""
     table, place = values.table, values.table.place(session)
     if values.spans is None or place is None:
         return []
@@ -92,7 +92,7 @@ def span_values(values: Rewards | Advantages, session: str) -> list[tuple[int, s
 
 
 def _rounded(number: float) -> float:
-    """Return 0 for what is left where terms cancel out."""
+    """Return 0 for rounding errors of terms that cancel out."""
     return number if abs(number) > _NOISE else 0.0
 
 

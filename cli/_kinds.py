@@ -8,7 +8,7 @@ __all__ = ["SandboxKind"]
 
 
 class SandboxKind(StrEnum):
-    """Kinds of sandbox, for the command line."""
+    """Kinds of sandbox."""
 
     auto = "auto"
     docker = "docker"

@@ -1,4 +1,4 @@
-"""`trajgym lint`: a trainer's settings checked before the GPUs are paid for."""
+"""`trajgym lint`: check the settings of a trainer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["run_lint"]
 
 
 def run_lint(trainer: str, config: Path, data: Sequence[Path], overrides: dict[str, Any]) -> None:
-    """Print what is wrong; exit status 1 if something is."""
+    """Print the problems found; exit with status 1 if there are any."""
     findings = lint(trainer, config, data, overrides=overrides)
     console = Console()
     for found in findings:
@@ -30,4 +30,4 @@ def run_lint(trainer: str, config: Path, data: Sequence[Path], overrides: dict[s
         )
     if findings:
         sys.exit(1)
-    console.print(f"{config}: nothing to say", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"{config}: no problems found", highlight=False, markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What an agent did to a screen, drawn on the picture that it was looking at."""
+"""Drawing an agent's actions on the image that it saw."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trajgym.rollout import open_image
+from trajgym.rollout.rendering import open_image
 from trajgym.trajectory import tool_calls_of
 
 if TYPE_CHECKING:
@@ -23,18 +23,19 @@ _TEXTS = ("text", "keys", "key", "content")
 
 
 class Mark(NamedTuple):
-    """One action: its points in pixels of the screen (none for typing), and a word for it."""
+    """An action: its points in screen pixels (none for typing), and a label."""
 
     points: tuple[tuple[float, float], ...]
     label: str
 
 
 def marks_of(turn: Turn) -> tuple[list[Mark], tuple[int, int] | None]:
-    """Return the actions of a turn, and the size of the screen that their points speak of.
+    """Return the actions of a turn, and the size of the screen that their points refer to.
 
-    Environments with a screen note them as signals: ``actions``, in pixels of the screen, and
-    ``screen``, its width and height. Without them the arguments of the tool calls are read (``x``
-    and ``y``, ``coordinate``, ``path``, ...), as pixels of the picture; the size is then None.
+    Environments with a screen record them as signals: ``actions``, in screen pixels, and
+    ``screen``, its width and height. Without these signals the arguments of the tool calls are
+    used (``x`` and ``y``, ``coordinate``, ``path``, ...), in pixels of the image; the size is then
+    None.
     """
     noted = turn.signals.get("actions")
     screen = turn.signals.get("screen")
@@ -93,15 +94,15 @@ def _point(value: Any) -> tuple[float, float] | None:
 
 
 def draw_marks(data: bytes, marks: Sequence[Mark], screen: tuple[int, int] | None) -> bytes:
-    """Return a picture with marks on it, in its own format (PNG or JPEG, else PNG).
+    """Return an image with marks drawn on it, as JPEG if it was JPEG, else as PNG.
 
     Args:
-        data: the encoded picture.
-        marks: what to draw: a ring at a point, a line through several, and their words.
-        screen: what the points speak of; the picture's own size if None.
+        data: the encoded image.
+        marks: each is drawn as a ring at its last point, a line through its points, and its label.
+        screen: size that the points refer to; the image's own size if None.
 
     Raises:
-        InvalidInput: the bytes are no image.
+        InvalidInput: the bytes are not an image.
         MissingExtra: Pillow is not installed.
     """
     image = open_image(data)

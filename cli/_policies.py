@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
+from trajgym.cli._endpoint import EndpointOptions, endpoint_policy
+from trajgym.envs import Env
 from trajgym.rollout import (
     FakeEngine,
     LocalPolicy,
-    OpenAIPolicy,
     Policy,
     PolicyRequest,
     ScriptedPolicy,
@@ -17,47 +17,40 @@ from trajgym.rollout import (
 from trajgym.trajectory import InvalidInput, Sampling
 
 if TYPE_CHECKING:
-    from trajgym.envs import Env, Reply
+    from trajgym.envs import Reply
     from trajgym.trajectory import Message
 
 __all__ = ["make_policy"]
 
 
-def make_policy(
-    name: str,
-    env: type[Env],
-    *,
-    base_url: str | None = None,
-    model: str | None = None,
-    api_key_env: str = "OPENAI_API_KEY",
-    temperature: float = 1.0,
-) -> Policy:
-    """Return the policy that ``--policy NAME`` means.
+def make_policy(name: str, env: type[Env], endpoint: EndpointOptions | None = None) -> Policy:
+    """Return the policy of a command.
 
     Args:
-        name: ``scripted``, ``fake``, ``local`` or ``openai``.
+        name: ``scripted``, ``fake`` or ``local``; not used if there is an endpoint or a model.
         env: whose script the scripted and the fake policy follow.
-        base_url: endpoint of ``openai``.
-        model: model at that endpoint.
-        api_key_env: environment variable with the key.
-        temperature: of sampling.
+        endpoint: options of the model.
 
     Raises:
-        InvalidInput: no such policy, or ``openai`` without a model.
+        InvalidInput: no such policy, no script to follow, or wrong options of the endpoint.
     """
+    endpoint = endpoint or EndpointOptions()
+    if endpoint.model is not None or endpoint.base_url is not None or name == "openai":
+        return endpoint_policy(endpoint)
+    if name in {"scripted", "fake"} and env.script.__func__ is Env.script.__func__:  # type: ignore[attr-defined]
+        raise InvalidInput(
+            f"{env.__name__} has no script for --policy {name}: choose a model (--base-url URL "
+            "--model NAME, or --policy local), or override script() in the environment",
+        )
     if name == "scripted":
         return ScriptedPolicy(lambda request: _next_of(env, request), name=env.__name__.lower())
     if name == "fake":
         return _FakeScript(env)
-    sampling = Sampling(temperature=temperature)
     if name == "local":
-        return LocalPolicy.smollm2(sampling=sampling)
-    if name == "openai":
-        if model is None:
-            raise InvalidInput("an OpenAI-compatible policy needs --model")
-        key = os.environ.get(api_key_env)
-        return OpenAIPolicy(model, base_url=base_url, api_key=key, sampling=sampling)
-    raise InvalidInput(f"no policy {name!r}; there are scripted, fake, local, openai")
+        return LocalPolicy.smollm2(sampling=Sampling(temperature=endpoint.temperature))
+    raise InvalidInput(
+        f"no policy {name!r}; there are scripted, fake and local, and models with --model NAME"
+    )
 
 
 def _next_of(env: type[Env], request: PolicyRequest) -> Message:
@@ -71,7 +64,7 @@ def _next_of(env: type[Env], request: PolicyRequest) -> Message:
 
 
 class _FakeScript(Policy):
-    """Follows the environment's script through a fake engine: exact turns, marked synthetic."""
+    """Follows the environment's script through a fake engine; its turns are exact and synthetic."""
 
     def __init__(self, env: type[Env]) -> None:
         self.name = "engine:fake"

@@ -4,31 +4,65 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 
 from trajgym.adapters import export
 from trajgym.cli._explain import draw, print_explanation, span_values
+from trajgym.cli._missing import MissingRule, signal_source
 from trajgym.cli._show import find_session
-from trajgym.rewards import Advantages, Deriver, Rewards, get_deriver
-from trajgym.trajectory import Run, Store
+from trajgym.cli._terminal import print_json, say
+from trajgym.rewards import Advantages, Deriver, MissingSignals, Rewards, get_deriver
+from trajgym.trajectory import InvalidInput, Run, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from trajgym.adapters import ExportReport
+    from trajgym.trajectory import SessionTree
 
 __all__ = ["derive", "export_run", "run_export", "run_reward"]
 
+_REASONS = 10
+"""Most lines of reasons that are printed."""
 
-def derive(run: Run, deriver: Deriver) -> Rewards | Advantages:
-    """Return what a deriver gives for the sealed groups of a run."""
+
+def derive(
+    run: Run, deriver: Deriver, *, missing_signals: MissingRule = "error"
+) -> Rewards | Advantages:
+    """Return a deriver's values for the sealed groups of a run.
+
+    Args:
+        run: open run.
+        deriver: whose values are returned.
+        missing_signals: ``zero`` lets signals that sessions lack count as 0, with a warning.
+
+    Raises:
+        MissingSignals: sessions lack signals that the deriver reads, and the rule is ``error``.
+    """
     groups = [group for group in run.groups() if group.sealed]
     members = {member.session for group in groups for member in group.members}
     sessions = (tree for tree in run.sessions() if tree.record.id in members)
-    return deriver.derive(deriver.table(groups, sessions))
+    lacking: Counter[str] = Counter()
+
+    def noted() -> Iterator[SessionTree]:
+        for tree in sessions:
+            if lacks := deriver.missing(tree):
+                lacking[lacks] += 1
+            yield tree
+
+    table = deriver.table(groups, noted())
+    if lacking:
+        counts = "; ".join(f"{n} have {lacks}" for lacks, n in lacking.most_common())
+        what = f"{deriver.name}: of {len(table.sessions)} sessions, {counts}"
+        if missing_signals == "error":
+            raise MissingSignals(
+                f"{what}. {signal_source(lacking)} --missing-signals zero lets them count as 0"
+            )
+        say(f"warning: {what}; they count as 0", style="yellow", error=True)
+    return deriver.derive(table)
 
 
 def run_reward(
@@ -38,42 +72,59 @@ def run_reward(
     *,
     explained: str | None = None,
     plot: Path | None = None,
+    outcomes: str | None = None,
+    missing_signals: MissingRule = "error",
+    as_json: bool = False,
 ) -> None:
-    """Derive, keep the values in the run, and say what came out.
+    """Derive values, store them in the run, and print counts.
 
     Args:
         path: of the run.
         name: of the deriver.
         settings: of the deriver.
-        explained: a session, or the start of its id, whose turns' terms are printed.
-        plot: where a picture goes: of the explained session's tree, else of the run's only group.
+        explained: id, or prefix of the id, of the session whose terms are printed.
+        plot: file for a plot of the explained session's tree, else of the run's only group.
+        outcomes: name of the outcomes that are used; the recorded ones if None.
+        missing_signals: what happens if sessions lack signals; see `derive`.
+        as_json: print the counts as JSON.
 
     Raises:
-        InvalidInput: there is no such session, or nothing or too much to draw.
+        MissingSignals: sessions lack signals, and ``missing_signals`` is ``error``.
+        InvalidInput: there is no such session, or not exactly one thing to plot.
     """
-    console = Console()
     deriver = get_deriver(name, **settings)
-    with Run(path) as run:
+    with Run(path, outcomes=outcomes) as run:
         session = None if explained is None else find_session(run, explained)
-        values = derive(run, deriver)
+        values = derive(run, deriver, missing_signals=missing_signals)
         tree = None if session is None else run.session(session)
     if tree is not None:
-        print_explanation(console, deriver, values, tree)
-    if plot is not None:
-        console.print(draw(values, session, plot), highlight=False, soft_wrap=True)
-    _keep(path, name, values)
-    total, n, m = float(values.values.sum()), len(values.table), len(values.table.sessions)
-    nonzero = int((values.values != 0).sum())
-    spans = "" if values.spans is None else f", {int((values.spans != 0).sum())} spans"
-    console.print(
-        f"{type(values).__name__.lower()} of {name}: {n} turns of {m} sessions, {nonzero} not "
-        f"zero{spans}, sum {total:g}. Kept in {path} under {name!r}.",
-        highlight=False,
-        soft_wrap=True,
+        print_explanation(Console(), deriver, values, tree)
+    drawn = None if plot is None else draw(values, session, plot)
+    _keep(path, name, values, outcomes)
+    counts: dict[str, Any] = {
+        "kind": type(values).__name__.lower(),
+        "deriver": name,
+        "settings": values.stamp.settings,
+        "turns": len(values.table),
+        "sessions": len(values.table.sessions),
+        "nonzero": int((values.values != 0).sum()),
+        "nonzero_spans": None if values.spans is None else int((values.spans != 0).sum()),
+        "sum": float(values.values.sum()),
+    }
+    if as_json:
+        print_json(counts)
+        return
+    if drawn is not None:
+        say(drawn)
+    spans = "" if values.spans is None else f", {counts['nonzero_spans']} spans"
+    say(
+        f"{counts['kind']} of {name}: {counts['turns']} turns of {counts['sessions']} sessions, "
+        f"{counts['nonzero']} not zero{spans}, sum {counts['sum']:g}. "
+        f"Stored in {path} as {name!r}.",
     )
 
 
-def _keep(path: Path, name: str, values: Rewards | Advantages) -> None:
+def _keep(path: Path, name: str, values: Rewards | Advantages, outcomes: str | None = None) -> None:
     with Store(path) as store:
         for session in values.table.sessions:
             body = {
@@ -83,6 +134,8 @@ def _keep(path: Path, name: str, values: Rewards | Advantages) -> None:
                 "values": values.of(session).tolist(),
                 "spans": span_values(values, session),
             }
+            if outcomes is not None:
+                body["outcomes"] = outcomes
             store.put_derived(session, name, json.dumps(body).encode())
 
 
@@ -92,9 +145,15 @@ def export_run(
     out: Path,
     derivers: Sequence[Deriver],
     options: dict[str, Any],
+    *,
+    missing_signals: MissingRule = "error",
 ) -> ExportReport:
-    """Export a run with the values of some derivers."""
-    values = [derive(run, deriver) for deriver in derivers]
+    """Export a run with the values of some derivers.
+
+    Raises:
+        MissingSignals: sessions lack signals, and ``missing_signals`` is ``error``.
+    """
+    values = [derive(run, deriver, missing_signals=missing_signals) for deriver in derivers]
     return export(to, run.sessions(), run.groups(), out, values=values, blobs=run.blob, **options)
 
 
@@ -104,27 +163,119 @@ def run_export(
     out: Path,
     with_names: Sequence[str],
     options: dict[str, Any],
+    *,
+    outcomes: str | None = None,
+    missing_signals: MissingRule = "error",
+    as_json: bool = False,
 ) -> None:
-    """Export, and say what was written and what was left out, by reason."""
-    console = Console()
-    names = list(with_names) or list(_DEFAULT_VALUES.get(to, ()))
+    """Export, and print the counts of records written and of sessions left out, by reason.
+
+    Values come from the derivers that ``trajgym reward`` stored in the run, with their settings;
+    other derivers are applied with their defaults. They are derived from the outcomes that
+    ``trajgym reward`` used, unless ``outcomes`` names others.
+
+    Raises:
+        InvalidInput: none is named, and the run has values of several that the export accepts; or
+            the chosen ones were derived from different outcomes.
+    """
     with Run(path) as run:
-        report = export_run(run, to, out, [get_deriver(name) for name in names], options)
+        chosen = _chosen(to, with_names, _kept(run))
+    derivers = [one.deriver for one in chosen]
+    if outcomes is None:
+        outcomes = _outcomes_of(chosen)
+    with Run(path, outcomes=outcomes) as run:
+        report = export_run(run, to, out, derivers, options, missing_signals=missing_signals)
+    reasons = Counter(dropped.reason for dropped in report.dropped)
+    if as_json:
+        print_json(
+            {
+                "export": to,
+                "values": [deriver.stamp._asdict() for deriver in derivers],
+                "written": report.written,
+                "synthetic": report.synthetic,
+                "files": [str(file) for file in report.files],
+                "left_out": dict(reasons.most_common()),
+            }
+        )
+        return
     synthetic = f" ({report.synthetic} synthetic)" if report.synthetic else ""
-    values = f" with {', '.join(names)}" if names else ""
-    console.print(
-        f"{to}{values}: {report.written} records{synthetic}", highlight=False, soft_wrap=True
-    )
+    values = f" with {', '.join(map(_described, derivers))}" if derivers else ""
+    say(f"{to}{values}: {report.written} records{synthetic}")
     for file in report.files:
-        console.print(f"  {file}", highlight=False, soft_wrap=True)
-    for reason, n in Counter(dropped.reason for dropped in report.dropped).most_common():
-        console.print(f"  left out {n}: {reason}", style="yellow", highlight=False, soft_wrap=True)
+        say(f"  {file}")
+    for line in _left_out(reasons):
+        say(f"  {line}", style="yellow")
 
 
-_DEFAULT_VALUES = {
-    "rows": ("outcome", "grpo"),
-    "trl-grpo": ("grpo",),
-    "verl": ("outcome",),
-    "areal": ("outcome",),
+def _left_out(reasons: Counter[str]) -> list[str]:
+    counts = reasons.most_common()
+    shown = counts if len(counts) <= _REASONS else counts[: _REASONS - 1]
+    lines = [f"left out {n}: {reason}" for reason, n in shown]
+    if others := counts[len(shown) :]:
+        total = sum(n for _, n in others)
+        lines.append(f"left out {total}: {len(others)} other reasons (--json prints all)")
+    return lines
+
+
+class _Kept(NamedTuple):
+    """A deriver whose values `trajgym reward` stored, with its settings, and their kind."""
+
+    deriver: Deriver
+    kind: str
+    outcomes: str | None = None
+    """Name of the outcomes that they were derived from; None for the recorded ones."""
+
+
+def _kept(run: Run) -> dict[str, _Kept]:
+    """Return the derivers whose values the run holds, by name."""
+    found: dict[str, _Kept] = {}
+    for summary in run.summaries():
+        for name, body in run.derived(summary.record.id).items():
+            if name not in found:
+                stored = json.loads(body)
+                deriver = get_deriver(stored["deriver"], **stored["settings"])
+                found[name] = _Kept(deriver, stored["kind"], stored.get("outcomes"))
+        if found:
+            break
+    return found
+
+
+def _chosen(to: str, names: Sequence[str], kept: dict[str, _Kept]) -> list[_Kept]:
+    if names:
+        return [kept[name] if name in kept else _Kept(get_deriver(name), "") for name in names]
+    chosen: list[_Kept] = []
+    for kinds, default in _VALUES.get(to, ()):
+        fitting = [name for name, one in kept.items() if one.kind in kinds]
+        if len(fitting) > 1:
+            raise InvalidInput(
+                f"the run has {' and '.join(kinds)} of {', '.join(fitting)}: choose with --with",
+            )
+        chosen.append(kept[fitting[0]] if fitting else _Kept(get_deriver(default), ""))
+    return chosen
+
+
+def _outcomes_of(chosen: Sequence[_Kept]) -> str | None:
+    kept = {one.outcomes for one in chosen if one.kind}
+    if len(kept) > 1:
+        names = ", ".join(name or "recorded" for name in sorted(kept, key=str))
+        raise InvalidInput(
+            f"the kept values were derived from different outcomes ({names}): choose with "
+            "--outcomes",
+        )
+    return next(iter(kept), None)
+
+
+def _described(deriver: Deriver) -> str:
+    defaults = type(deriver)().stamp.settings
+    changed = {k: v for k, v in deriver.stamp.settings.items() if v != defaults.get(k)}
+    settings = ", ".join(f"{key}={json.dumps(value)}" for key, value in changed.items())
+    return f"{deriver.name} ({settings})" if settings else deriver.name
+
+
+_VALUES: dict[str, tuple[tuple[tuple[str, ...], str], ...]] = {
+    "rows": ((("rewards",), "outcome"), (("advantages",), "grpo")),
+    "trl-grpo": ((("advantages",), "grpo"),),
+    "verl": ((("rewards",), "outcome"),),
+    "areal": ((("rewards", "advantages"), "outcome"),),
 }
-"""Which values an export carries if none are named."""
+"""The kinds of values that an export takes, and the default deriver of each."""

@@ -1,11 +1,12 @@
-"""`trajgym search`: indexes of passages, and a retrieval server."""
+"""`trajgym search`: passage indexes and a retrieval server."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from enum import StrEnum
 from pathlib import Path  # noqa: TC003 - typer reads the annotations at run time
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,15 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["search_app"]
 
-search_app = typer.Typer(
-    help="Build indexes of passages, ask them, and serve them to trainers.", no_args_is_help=True
-)
+search_app = typer.Typer(help="Build, query and serve passage indexes.", no_args_is_help=True)
 
 IndexPath = Annotated[str, typer.Argument(metavar="INDEX", help="Index directory, or `builtin`.")]
 
 
 class Rank(StrEnum):
-    """Kinds of ranking, for the command line."""
+    """Kinds of ranking."""
 
     sqlite = "sqlite"
     bm25 = "bm25"
@@ -34,10 +33,11 @@ class Rank(StrEnum):
 
 
 class Extra(StrEnum):
-    """What an index can hold besides SQLite's words."""
+    """Optional parts of an index besides SQLite's full-text index."""
 
     bm25 = "bm25"
     dense = "dense"
+    ann = "ann"
 
 
 RankOption = Annotated[Rank, typer.Option(help="How passages are ranked.")]
@@ -45,22 +45,54 @@ RankOption = Annotated[Rank, typer.Option(help="How passages are ranked.")]
 
 @search_app.command()
 def index(
-    out: Annotated[Path, typer.Option(help="Index directory; an unfinished one is resumed.")],
+    out: Annotated[Path, typer.Option(help="Index directory. An unfinished index is resumed.")],
     sources: Annotated[
-        Optional[list[Path]],  # noqa: UP045 - typer reads the annotation at run time
+        list[Path] | None,
         typer.Argument(
             metavar="SOURCE...",
             help="jsonl, json or parquet files (or folders): passages, or questions with context. "
-            "Without any, an index that is there is only checked or extended.",
+            "Without any, an existing index is checked or extended.",
         ),
     ] = None,
     more: Annotated[
-        Optional[list[Extra]],  # noqa: UP045
-        typer.Option("--with", help="Also build for bm25 or dense ranking; may be repeated."),
+        list[Extra] | None,
+        typer.Option(
+            "--with",
+            help="Also build the index for bm25 or dense ranking, or the graph for "
+            "approximate dense search (ann); may be repeated.",
+        ),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Compare passages and hash.")] = False,
+    k1: Annotated[float | None, typer.Option(help="bm25: term frequency saturation.")] = None,
+    b: Annotated[float | None, typer.Option(help="bm25: length normalization.")] = None,
+    stemmer: Annotated[
+        str | None,
+        typer.Option(help="bm25: Snowball language, or `none`."),
+    ] = None,
+    stop_words: Annotated[
+        bool | None,
+        typer.Option("--drop-stop-words/--keep-stop-words", help="bm25: leave out common words."),
+    ] = None,
+    token_pattern: Annotated[
+        str | None,
+        typer.Option(help="bm25: regular expression of a word."),
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(help="dense: a sentence-transformers model; by default all-MiniLM-L6-v2."),
+    ] = None,
+    query_prefix: Annotated[
+        str | None,
+        typer.Option(help="dense: prefix of queries; by default that of the model's family."),
+    ] = None,
+    passage_prefix: Annotated[
+        str | None,
+        typer.Option(help="dense: prefix of passages."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Verify the index against its hash.")
+    ] = False,
 ) -> None:
-    """Build an index; memory does not grow with the corpus. The same command resumes."""
+    """Build an index, in memory that does not grow with the corpus. Can be resumed."""
     from trajgym.envs.search import build_index, check_index, read_passages
 
     console = Console()
@@ -68,15 +100,38 @@ def index(
         with _Count(console, "passages") as count:
             report = build_index(read_passages(sources), out, on_progress=count)
         repeated = f", {report.repeated} repeated ones left out" if report.repeated else ""
-        done = f"{report.added} passages added" if report.added else "nothing was left to do"
+        done = f"{report.added} passages added" if report.added else "up to date"
         _say(console, f"{report.passages} passages in {out} ({done}{repeated}).")
+    bm25 = _given(k1=k1, b=b, stemmer=stemmer, stop_words=stop_words, token_pattern=token_pattern)
+    if bm25.get("stemmer") == "none":
+        bm25["stemmer"] = None
+    dense = _given(model=encoder, query_prefix=query_prefix, passage_prefix=passage_prefix)
     for extra in more or []:
         with _Count(console, extra.value) as count:
-            built = _build_extra(extra, out, count)
-        _say(console, f"{extra.value}: {'built' if built else 'nothing was left to do'}.")
+            built = _build_extra(extra, out, bm25, dense, count)
+        _say(console, f"{extra.value}: {'built' if built else 'up to date'}.")
     if check or not (sources or more):
         report = check_index(out)
         _say(console, f"{report.passages} passages, sound. Hash {report.hash}.")
+
+
+EngineSetting = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        help="Further settings of the engine as JSON, such as '{\"approximate\": true}'.",
+    ),
+]
+
+
+def _settings(index: str, rank: Rank, more: str | None) -> dict[str, Any]:
+    try:
+        added = json.loads(more or "{}")
+    except ValueError as error:
+        raise typer.BadParameter(f"--engine: not JSON: {error}") from error
+    if not isinstance(added, dict):
+        raise typer.BadParameter("--engine: expected a JSON object")
+    return {"kind": "index", "path": index, "ranking": rank.value, **added}
 
 
 @search_app.command()
@@ -84,30 +139,35 @@ def serve(
     index: IndexPath,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
-    topk: Annotated[int, typer.Option(help="Passages where a request does not say.")] = 3,
+    topk: Annotated[int, typer.Option(help="Passages per query, unless a request sets it.")] = 3,
     rank: RankOption = Rank.sqlite,
+    engine: EngineSetting = None,
 ) -> None:
     """Serve an index: POST /retrieve (Search-R1), POST /access (ASearcher), GET /health."""
     from trajgym.envs.search import open_engine, serve
 
-    engine = open_engine({"kind": "index", "path": index, "ranking": rank.value})
-    _say(Console(stderr=True), f"Serving {engine.name} on http://{host}:{port}; Ctrl-C ends.")
-    asyncio.run(serve(engine, host=host, port=port, topk=topk))
+    opened = open_engine(_settings(index, rank, engine))
+    _say(
+        Console(stderr=True),
+        f"Serving {opened.name} on http://{host}:{port}; press Ctrl-C to stop.",
+    )
+    asyncio.run(serve(opened, host=host, port=port, topk=topk))
 
 
 @search_app.command()
 def query(
     index: IndexPath,
     text: Annotated[str, typer.Argument(metavar="QUERY")],
-    k: Annotated[int, typer.Option("-k", help="Passages.")] = 3,
+    k: Annotated[int, typer.Option("-k", help="Number of passages.")] = 3,
     rank: RankOption = Rank.sqlite,
+    engine: EngineSetting = None,
 ) -> None:
-    """Ask an index and print what it finds."""
+    """Query an index and print the passages found."""
     from trajgym.envs.search import Hit, open_engine
 
     async def ask() -> list[Hit]:
-        async with open_engine({"kind": "index", "path": index, "ranking": rank.value}) as engine:
-            return (await engine.search([text], k))[0]
+        async with open_engine(_settings(index, rank, engine)) as opened:
+            return (await opened.search([text], k))[0]
 
     console = Console()
     for hit in asyncio.run(ask()):
@@ -118,14 +178,32 @@ def query(
         )
 
 
-def _build_extra(extra: Extra, out: Path, count: Callable[[int], None]) -> bool:
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _build_extra(
+    extra: Extra,
+    out: Path,
+    bm25: dict[str, Any],
+    dense: dict[str, Any],
+    count: Callable[[int], None],
+) -> bool:
+    from pydantic import ValidationError
+
+    from trajgym.envs.search import BM25Settings, SentenceEncoder, build_bm25, build_dense
+
     if extra is Extra.bm25:
-        from trajgym.envs.search import build_bm25
-
-        return build_bm25(out, on_progress=count)
-    from trajgym.envs.search import build_dense
-
-    return build_dense(out, on_progress=count)
+        try:
+            settings = BM25Settings(**bm25) if bm25 else None
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise typer.BadParameter(f"{first['loc'][0]}: {first['msg']}") from error
+        return build_bm25(out, settings, on_progress=count)
+    if dense and "model" not in dense:
+        raise typer.BadParameter("--query-prefix and --passage-prefix need --encoder")
+    encoder = SentenceEncoder(**dense) if dense else None
+    return build_dense(out, encoder=encoder, approximate=extra is Extra.ann, on_progress=count)
 
 
 def _say(console: Console, text: str) -> None:
@@ -133,7 +211,7 @@ def _say(console: Console, text: str) -> None:
 
 
 class _Count:
-    """A spinner with a number."""
+    """A spinner with a count."""
 
     def __init__(self, console: Console, what: str) -> None:
         self._progress = Progress(

@@ -1,16 +1,18 @@
-"""`trajgym show`: a run as a table, a session as its turns."""
+"""`trajgym show`: the sessions of a run, or the turns of a session."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
-from rich.markup import escape
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
+from trajgym.cli._terminal import print_json, print_table
+from trajgym.rollout.evaluation import Spent
 from trajgym.trajectory import InvalidInput, Run, blob_hashes, text_of, tool_calls_of
 
 if TYPE_CHECKING:
@@ -19,12 +21,20 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from trajgym.trajectory import Attempt, ImageRef, Message, SessionTree, Turn
+    from trajgym.trajectory import (
+        Attempt,
+        ImageRef,
+        Message,
+        SessionSummary,
+        SessionTree,
+        Status,
+        Turn,
+    )
 
 __all__ = ["find_session", "print_run", "show_run", "show_session", "status_text"]
 
 _SHORT = 1200
-"""Characters of one text that are shown without ``--full``."""
+"""Longest text (characters) that is shown whole without ``--full``."""
 
 _STYLES = {
     "completed": "green",
@@ -37,77 +47,100 @@ _STYLES = {
 
 
 def status_text(attempt: Attempt) -> Text:
-    """Return how an attempt ended, in its colour; a solved one says so."""
-    if attempt.outcome is not None and attempt.outcome.passed:
+    """Return the status of an attempt as coloured text, ``solved`` if it passed."""
+    return _status(attempt.status, attempt.outcome is not None and attempt.outcome.passed)
+
+
+@lru_cache(maxsize=256)
+def _status(status: Status, passed: bool) -> Text:
+    if passed:
         return Text("solved", style="bold green")
-    return Text(str(attempt.status), style=_STYLES[attempt.status.kind])
+    return Text(str(status), style=_STYLES[status.kind])
 
 
-def show_run(path: Path) -> None:
+def show_run(path: Path, *, as_json: bool = False) -> None:
     """Print one line per attempt of a run."""
     with Run(path) as run:
-        print_run(Console(), run)
+        if as_json:
+            print_json([_summary(summary) for summary in run.summaries()])
+        else:
+            print_run(run)
 
 
-def print_run(console: Console, run: Run) -> None:
+def _summary(summary: SessionSummary) -> dict[str, Any]:
+    attempts = [asdict(attempt) | {"status": str(attempt.status)} for attempt in summary.attempts]
+    return {**asdict(summary.record), "turns": summary.turns, "attempts": attempts}
+
+
+def print_run(run: Run) -> None:
     """Print the table of a run."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("session", "task", "sample", "status", "score", "turns", "cause"):
-        justify = "right" if name in {"sample", "score", "turns"} else "left"
-        table.add_column(name, justify=justify, no_wrap=name in {"session", "status"})  # type: ignore[arg-type]
-    for summary in run.summaries():
-        record = summary.record
-        for attempt in summary.attempts:
-            name = record.id if attempt.index == 0 else f"{record.id} /{attempt.index}"
-            score = "" if attempt.outcome is None else f"{attempt.outcome.score:g}"
-            table.add_row(
-                name,
-                escape(record.task),
-                str(record.sample),
-                status_text(attempt),
-                score,
-                str(summary.turns),
-                Text(attempt.cause, overflow="ellipsis", no_wrap=True),
-            )
-    console.print(table)
+
+    def rows() -> Iterator[list[str | Text]]:
+        for line in run.attempt_summaries():
+            yield [
+                f"{line.session} /{line.attempt}" if line.attempt else line.session,
+                line.task,
+                str(line.sample),
+                _status(line.status, line.passed),
+                "" if line.score is None else f"{line.score:g}",
+                str(line.turns),
+                line.cause.partition("\n")[0],
+            ]
+
+    print_table(
+        ["session", "task", "sample", "status", "score", "turns", "cause"],
+        rows(),
+        right=("sample", "score", "turns"),
+        whole=("session", "sample", "status", "score", "turns"),
+    )
 
 
-def show_session(path: Path, session: str, *, full: bool) -> None:
-    """Print the turns of one session; several attempts one after the other.
+def show_session(path: Path, session: str, *, full: bool, as_json: bool = False) -> None:
+    """Print the turns of a session, attempt by attempt.
 
     Raises:
         InvalidInput: no session, or several, start with ``session``.
     """
     console = Console()
+    plain = not console.is_terminal
     with Run(path) as run:
         tree = run.session(find_session(run, session))
+        if as_json:
+            kept = {name: json.loads(body) for name, body in run.derived(tree.record.id).items()}
+            print_json(tree.to_json() | {"derived": kept})
+            return
         derived = _values(run.derived(tree.record.id))
         pictures = _pictures(run, tree)
-    for line in _head(tree):
-        console.print(line)
+    for line in _head(tree, plain=plain):
+        console.print(line, soft_wrap=plain)
     shown: set[int] = set()
     for attempt in tree.attempts:
         if len(tree.attempts) > 1:
             console.rule(f"attempt {attempt.index}")
-        for turn in tree.trajectory(attempt):
+        users = [t for t in tree.turns if t.simulated and t.attempt == attempt.index]
+        for turn in sorted([*tree.trajectory(attempt), *users], key=lambda turn: turn.index):
             if turn.index not in shown:
                 shown.add(turn.index)
-                console.print(_turn(turn, derived, full=full))
-        console.print(_ending(attempt))
+                console.print(_turn(turn, derived, full=full, plain=plain), soft_wrap=plain)
+        console.print(_ending(attempt), soft_wrap=plain)
+        if full and attempt.error:
+            error = Text(attempt.error.rstrip())
+            console.print(_framed(error, "error", plain=plain), soft_wrap=plain)
     for turn in tree.turns:
         if turn.index not in shown:
-            console.print(_turn(turn, derived, full=full))
+            console.print(_turn(turn, derived, full=full, plain=plain), soft_wrap=plain)
+    console.print(_tokens(tree), highlight=False, soft_wrap=True)
     for text in pictures:
         console.print(text, highlight=False, soft_wrap=True)
 
 
 def find_session(run: Run, start: str) -> str:
-    """Return the id of the session that is called, or whose id alone begins, like this.
+    """Return the id of the session with this id, or with this unique prefix of its id.
 
     Raises:
         InvalidInput: no session does, or several do.
     """
-    ids = [summary.record.id for summary in run.summaries()]
+    ids = [line.session for line in run.attempt_summaries() if not line.attempt]
     if start in ids:
         return start
     found = [name for name in ids if name.startswith(start)]
@@ -117,25 +150,37 @@ def find_session(run: Run, start: str) -> str:
     return found[0]
 
 
-def _head(tree: SessionTree) -> Iterator[RenderableType]:
+def _head(tree: SessionTree, *, plain: bool) -> Iterator[RenderableType]:
     record = tree.record
     yield Text.assemble(("session ", "dim"), (record.id, "bold"), ("   task ", "dim"), record.task)
     labels = "  ".join(f"{key}={value}" for key, value in record.labels.items())
-    yield Text(f"{record.env['id']}  seed {record.seed}  {labels}", style="dim")
-    if tree.turns:
-        for message in tree.turns[0].context:
-            yield Panel(Text(text_of(message)), title=message["role"], title_align="left")
+    yield Text(f"{record.env_id}  seed {record.seed}  {labels}", style="dim")
+    first = next((turn for turn in tree.turns if not turn.simulated), None)
+    if first is not None:
+        for message in first.context:
+            yield _framed(Text(text_of(message)), message["role"], plain=plain)
 
 
-def _turn(turn: Turn, derived: dict[str, dict[int, str]], *, full: bool) -> RenderableType:
+def _framed(
+    content: RenderableType, title: str, *, plain: bool, style: str = "none"
+) -> RenderableType:
+    """Return content in a frame, or below its title if the output is plain, as in a pipe."""
+    if plain:
+        return Group(Text(f"[{title}]"), content)
+    return Panel(content, title=Text(title), title_align="left", border_style=style)
+
+
+def _turn(
+    turn: Turn, derived: dict[str, dict[int, str]], *, full: bool, plain: bool
+) -> RenderableType:
     parts: list[RenderableType] = []
     if turn.edge in {"rewrite", "spawn", "return"} and turn.parent is not None:
         parts += [_message(message, full=full, style="dim") for message in turn.context]
     reasoning = turn.message.get("reasoning_content")
     if reasoning:
         parts.append(Text(_shorten(reasoning, full=full), style="italic dim"))
-    if said := text_of(turn.message):
-        parts.append(Text(_shorten(said, full=full)))
+    if text := text_of(turn.message):
+        parts.append(Text(_shorten(text, full=full)))
     results = {result.call_id: result for result in turn.calls}
     answers = {m.get("tool_call_id"): m for m in turn.observation if m["role"] == "tool"}
     for call in tool_calls_of(turn.message):
@@ -151,15 +196,13 @@ def _turn(turn: Turn, derived: dict[str, dict[int, str]], *, full: bool) -> Rend
         if call["id"] in answers:
             parts.append(Text(_shorten(text_of(answers[call["id"]]), full=full), style="dim"))
     parts += [_message(m, full=full) for m in turn.observation if m["role"] != "tool"]
-    return Panel(
-        Group(*parts), title=_title(turn, derived), title_align="left", border_style="blue"
-    )
+    return _framed(Group(*parts), _title(turn, derived), plain=plain, style="blue")
 
 
 def _pictures(run: Run, tree: SessionTree) -> list[Text]:
-    """Return a line for each image: where it was shown, what it is, and the ids that stand for it.
+    """Return a line for each image: where it was shown, its type, and its token ids.
 
-    Ids are counted over the whole prompt of the first turn that saw it.
+    Ids are positions in the whole prompt of the first turn that saw the image.
     """
     lines: list[Text] = []
     for turn in tree.turns:
@@ -167,7 +210,7 @@ def _pictures(run: Run, tree: SessionTree) -> list[Text]:
         new = turn.context if base is None else [*base.observation, *turn.context]
         held = {image.blob: image for image in tree.images(turn)} if turn.exact else {}
         lines += [
-            _picture(run, blob, f"seen by turn {turn.index}", held) for blob in blob_hashes(new)
+            _picture(run, blob, f"shown to turn {turn.index}", held) for blob in blob_hashes(new)
         ]
     for attempt in tree.attempts:
         last = None if attempt.leaf is None else tree.turns[attempt.leaf]
@@ -175,7 +218,9 @@ def _pictures(run: Run, tree: SessionTree) -> list[Text]:
             lines.append(_picture(run, blob, "after the last turn", {}))
     if lines:
         lines.append(
-            Text(f"write them: trajgym frames {run.path} {tree.record.id} --out DIR", style="dim")
+            Text(
+                f"to write them: trajgym frames {run.path} {tree.record.id} --out DIR", style="dim"
+            )
         )
     return lines
 
@@ -199,7 +244,7 @@ def _message(message: Message, *, full: bool, style: str = "") -> Text:
 
 
 def _values(derived: dict[str, bytes]) -> dict[str, dict[int, str]]:
-    """Return what `trajgym reward` kept for a session, as text by deriver and turn."""
+    """Return the values that `trajgym reward` stored for a session, as text by deriver and turn."""
     found: dict[str, dict[int, str]] = {}
     for name, body in derived.items():
         kept = json.loads(body)
@@ -229,7 +274,7 @@ def _title(turn: Turn, derived: dict[str, dict[int, str]]) -> str:
     for name, texts in derived.items():
         if turn.index in texts:
             words.append(f"{name} {texts[turn.index]}")
-    return escape(" · ".join(words))
+    return " · ".join(words)
 
 
 def _ending(attempt: Attempt) -> Text:
@@ -244,6 +289,16 @@ def _ending(attempt: Attempt) -> Text:
     if attempt.cause:
         line.append(f"  {attempt.cause}", style="dim")
     return line
+
+
+def _tokens(tree: SessionTree) -> Text:
+    spent = Spent()
+    spent.add_session(tree, None)
+    return Text(
+        f"{len(tree.turns)} turns, {spent.prompt_tokens:,} prompt and "
+        f"{spent.completion_tokens:,} completion tokens",
+        style="dim",
+    )
 
 
 def _shorten(text: str, *, full: bool, limit: int = _SHORT) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-
+from trajgym.cli._terminal import print_json, print_table, say
+from trajgym.rollout.evaluation import Prices, Spent
 from trajgym.trajectory import Run
 
 if TYPE_CHECKING:
@@ -23,7 +21,7 @@ __all__ = ["check_run", "show_stats"]
 
 @dataclass(slots=True)
 class _Tally:
-    """Numbers of one task, or of the whole run."""
+    """Counts of one task, or of the whole run."""
 
     sessions: int = 0
     attempts: int = 0
@@ -32,12 +30,12 @@ class _Tally:
     scores: list[float] = field(default_factory=list)
     turns: int = 0
     exact: int = 0
-    completion_tokens: int = 0
+    spent: Spent = field(default_factory=Spent)
     calls: Counter[str] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
-    def add(self, tree: SessionTree) -> None:
+    def add(self, tree: SessionTree, prices: Prices | None) -> None:
         self.sessions += 1
         for attempt in tree.attempts:
             self.attempts += 1
@@ -47,43 +45,66 @@ class _Tally:
                 self.passed += attempt.outcome.passed
                 self.scores.append(attempt.outcome.score)
         for turn in tree.turns:
+            if turn.simulated:
+                continue
             self.turns += 1
             self.exact += turn.exact
             self.calls.update(call.status for call in turn.calls)
             self.seconds += turn.policy_seconds + turn.env_seconds
-            if turn.usage is not None:
-                self.completion_tokens += turn.usage.completion_tokens
+            self.spent.add(turn.policy, turn.usage, prices)
+
+    def to_json(self, *, priced: bool) -> dict[str, Any]:
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        del plain["scores"]
+        spent = asdict(plain.pop("spent"))
+        if not priced:
+            del spent["cost"], spent["unpriced"]
+        return plain | spent | {"mean_score": fmean(self.scores) if self.scores else None}
 
 
-def show_stats(path: Path) -> None:
-    """Print the numbers of a run, reading one session at a time."""
+def show_stats(path: Path, *, prices: Path | None = None, as_json: bool = False) -> None:
+    """Print the counts of a run, reading one session at a time.
+
+    Args:
+        path: of the run.
+        prices: price table, for costs.
+        as_json: print JSON.
+    """
+    table = None if prices is None else Prices.load(prices)
     whole, tasks = _Tally(), defaultdict[str, _Tally](_Tally)
     with Run(path) as run:
         for tree in run.sessions():
-            whole.add(tree)
-            tasks[tree.record.task].add(tree)
+            whole.add(tree, table)
+            tasks[tree.record.task].add(tree, table)
         groups = list(run.groups())
-    console = Console()
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("task")
-    for name in ("sessions", "scored", "passed", "mean score", "turns/session", "tokens/session"):
-        table.add_column(name, justify="right")
-    for name, tally in [*sorted(tasks.items()), ("all", whole)]:
-        table.add_row(name, *_cells(tally), style="bold" if tally is whole else "")
-    console.print(table)
-    console.print(f"\nendings     {_counted(whole.statuses)}", highlight=False, soft_wrap=True)
-    console.print(f"tool calls  {_counted(whole.calls)}", highlight=False, soft_wrap=True)
     sealed = sum(group.sealed for group in groups)
     left = Counter(m.left for group in groups for m in group.members if m.left)
+    if as_json:
+        print_json(
+            {
+                "all": whole.to_json(priced=table is not None),
+                "tasks": {
+                    name: tally.to_json(priced=table is not None)
+                    for name, tally in sorted(tasks.items())
+                },
+                "groups": {"sealed": sealed, "all": len(groups), "left": left},
+            }
+        )
+        return
+    columns = ["sessions", "scored", "passed", "mean score", "turns/session", "tokens/session"]
+    rows = [[name, *_cells(tally)] for name, tally in [*sorted(tasks.items()), ("all", whole)]]
+    print_table(["task", *columns], rows, right=columns)
     members = f"; members that left: {_counted(left)}" if left else ""
-    console.print(
-        f"groups      {sealed} of {len(groups)} sealed{members}", highlight=False, soft_wrap=True
-    )
-    console.print(
-        f"turns       {whole.turns}, {whole.exact} exact; {whole.seconds:.1f} s of agents' time",
-        highlight=False,
-        soft_wrap=True,
-    )
+    seconds = f"{whole.seconds:.1f} s in policies and environments"
+    say(f"\nendings     {_counted(whole.statuses)}")
+    say(f"tool calls  {_counted(whole.calls)}")
+    say(f"groups      {sealed} of {len(groups)} sealed{members}")
+    say(f"turns       {whole.turns}, {whole.exact} exact; {seconds}")
+    spent = whole.spent
+    say(f"tokens      {spent.prompt_tokens:,} prompt, {spent.completion_tokens:,} completion")
+    if table is not None:
+        unpriced = f"; {spent.unpriced} turns have no known price or usage" * bool(spent.unpriced)
+        say(f"cost        {spent.cost:.4g} {table.currency}{unpriced}")
 
 
 def _cells(tally: _Tally) -> list[str]:
@@ -94,7 +115,9 @@ def _cells(tally: _Tally) -> list[str]:
         str(tally.passed),
         f"{fmean(tally.scores):.3f}" if tally.scores else "-",
         f"{tally.turns / per_session:.1f}",
-        f"{tally.completion_tokens / per_session:.0f}" if tally.completion_tokens else "-",
+        f"{tally.spent.completion_tokens / per_session:.0f}"
+        if tally.spent.completion_tokens
+        else "-",
     ]
 
 
@@ -102,13 +125,15 @@ def _counted(counter: Counter[str]) -> str:
     return ", ".join(f"{n} {name}" for name, n in counter.most_common()) or "none"
 
 
-def check_run(path: Path) -> None:
-    """Print what is damaged in a run; exit status 1 if something is."""
-    console = Console()
+def check_run(path: Path, *, as_json: bool = False) -> int:
+    """Print the damaged records of a run; return 0, or 1 if there are any."""
     with Run(path) as run:
         problems = run.check()
-    for problem in problems:
-        console.print(f"[red]damaged:[/] {problem}", highlight=False, soft_wrap=True)
-    if problems:
-        sys.exit(1)
-    console.print(f"{path}: sound")
+    if as_json:
+        print_json({"run": str(path), "damaged": problems})
+    else:
+        for problem in problems:
+            say(f"damaged: {problem}", style="red")
+        if not problems:
+            say(f"{path}: sound")
+    return int(bool(problems))

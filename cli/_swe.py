@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 - typer reads the annotations at run time
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -12,43 +12,49 @@ from trajgym.cli._kinds import SandboxKind
 __all__ = ["swe"]
 
 swe = typer.Typer(
-    name="swe", help="SWE tasks: import, grade, build, validate.", no_args_is_help=True
+    name="swe", help="Import, grade, build and validate SWE tasks.", no_args_is_help=True
 )
 
 Tasks = Annotated[str, typer.Option(help="File, folder, or name: builtin, recipes, corpus.")]
-Sandbox = Annotated[SandboxKind, typer.Option(help="Where code runs.")]
-Concurrency = Annotated[int, typer.Option(help="How many at once.")]
-TestSeconds = Annotated[float, typer.Option(help="Limit of one test run.")]
+Sandbox = Annotated[SandboxKind, typer.Option(help="Kind of sandbox.")]
+Concurrency = Annotated[int, typer.Option(help="Concurrent jobs.")]
+TestSeconds = Annotated[float, typer.Option(help="Time limit of one test run (s).")]
 
 
 @swe.command("import")
 def import_(
     source: Annotated[str, typer.Argument(help="A parquet, jsonl, json or arrow file, a folder, or "
                                                "the name of a data set on the hub.")],
-    out: Annotated[Path, typer.Option(help="JSON lines file for the tasks.")],
+    out: Annotated[Path, typer.Option(help="JSONL file for the tasks.")],
     split: Annotated[str, typer.Option(help="Split of the data set.")] = "test",
-    shape: Annotated[Optional[str], typer.Option(help="Shape of the rows, if not told.")] = None,  # noqa: UP045
+    shape: Annotated[str | None, typer.Option(help="Format of the rows.")] = None,
     image: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(help="Image of each record, such as 'name/{instance_id}:latest'."),
     ] = None,
+    scripts: Annotated[
+        Path | None,
+        typer.Option(help="Folder with run_script.sh and parser.py for each instance_id."),
+    ] = None,
 ) -> None:  # fmt: skip
-    """Read a published data set into tasks; records that can't be used are named."""
+    """Import tasks from a published data set, and report the records that can't be used."""
     from trajgym.cli._swe_run import run_import
 
-    run_import(source, out, split, shape, image)
+    run_import(source, out, split, shape, image, scripts)
 
 
 @swe.command()
 def grade(
     tasks: Tasks,
     predictions: Annotated[Path, typer.Option(help="Predictions in SWE-bench's format.")],
-    out: Annotated[Path, typer.Option(help="Result lines; an existing file is resumed.")],
+    out: Annotated[
+        Path, typer.Option(help="JSONL file for the results. An existing file is resumed.")
+    ],
     sandbox: Sandbox = SandboxKind.auto,
     concurrency: Concurrency = 2,
     test_seconds: TestSeconds = 300.0,
 ) -> None:
-    """Grade patches that anyone brings: one result line per instance."""
+    """Grade patches, with one result line per instance."""
     from trajgym.cli._swe_run import run_grade
 
     run_grade(tasks, predictions, out, sandbox.value, concurrency, test_seconds)
@@ -58,12 +64,14 @@ def grade(
 def validate(
     tasks: Tasks,
     sandbox: Sandbox = SandboxKind.auto,
-    repeats: Annotated[int, typer.Option(help="How often gold must solve a task.")] = 3,
+    repeats: Annotated[
+        int, typer.Option(help="Runs with the gold patch, all of which must pass.")
+    ] = 3,
     concurrency: Concurrency = 2,
     test_seconds: TestSeconds = 300.0,
-    out: Annotated[Optional[Path], typer.Option(help="JSON lines file for the findings.")] = None,  # noqa: UP045
+    out: Annotated[Path | None, typer.Option(help="JSONL file for the findings.")] = None,
 ) -> None:
-    """Check on this machine that gold solves each task every time, and nothing does not."""
+    """Check that the gold patch always solves each task, and that no change does not."""
     from trajgym.cli._swe_run import run_validate
 
     run_validate(tasks, sandbox.value, repeats, concurrency, test_seconds, out)
@@ -73,31 +81,37 @@ def validate(
 def build(
     out: Annotated[Path, typer.Option(help="Folder for the recipes.")],
     pypi: Annotated[
-        Optional[tuple[str, str, str]],  # noqa: UP045
-        typer.Option(metavar="NAME OLD NEW", help="Two releases that ship tests: one task."),
+        tuple[str, str, str] | None,
+        typer.Option(metavar="NAME OLD NEW", help="Two releases that ship tests; makes one task."),
     ] = None,
     hunks: Annotated[
-        bool, typer.Option("--hunks", help="With --pypi: a task for each hunk that tests tell.")
+        bool, typer.Option("--hunks", help="With --pypi: one task per hunk that a test detects.")
     ] = False,
-    git: Annotated[Optional[str], typer.Option(help="A repository, with --commits.")] = None,  # noqa: UP045
-    commits: Annotated[Optional[str], typer.Option(help="Range, such as v1.0..v1.1.")] = None,  # noqa: UP045
+    git: Annotated[str | None, typer.Option(help="A repository, with --commits.")] = None,
+    commits: Annotated[str | None, typer.Option(help="Range, such as v1.0..v1.1.")] = None,
     mutate: Annotated[
-        Optional[tuple[str, str]],  # noqa: UP045
-        typer.Option(metavar="NAME VERSION", help="Put bugs into a release that ships tests."),
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="NAME VERSION", help="Release that ships tests, into which bugs are inserted."
+        ),
     ] = None,
-    count: Annotated[int, typer.Option(help="With --mutate: how many tasks.")] = 12,
-    seed: Annotated[int, typer.Option(help="With --mutate: which places are tried.")] = 0,
+    count: Annotated[int, typer.Option(help="With --mutate: number of tasks.")] = 12,
+    seed: Annotated[int, typer.Option(help="With --mutate: seed of the choice of places.")] = 0,
     needs: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option(help="A pinned package that the tests need; may be repeated."),
+        list[str] | None,
+        typer.Option(help="Pinned package that the tests need; may be repeated."),
     ] = None,
     licence: Annotated[str, typer.Option(help="With --git: licence of the repository.")] = "",
-    repeats: Annotated[int, typer.Option(help="Validation runs of gold; 0 for none.")] = 3,
+    repeats: Annotated[
+        int, typer.Option(help="Validation runs of the gold patch; 0 skips validation.")
+    ] = 3,
     sandbox: Sandbox = SandboxKind.embedded,
     test_seconds: TestSeconds = 120.0,
-    report: Annotated[Optional[Path], typer.Option(help="JSON file for the yield.")] = None,  # noqa: UP045
+    report: Annotated[
+        Path | None, typer.Option(help="JSON file for the counts of candidates and tasks.")
+    ] = None,
 ) -> None:
-    """Make new tasks from real code: recipes without source, each validated here."""
+    """Make tasks from released code, as recipes without source, and validate them."""
     from trajgym.cli._swe_run import BuildOptions, run_build
 
     run_build(

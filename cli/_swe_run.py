@@ -1,4 +1,4 @@
-"""The work of `trajgym swe`."""
+"""Implementation of `trajgym swe`."""
 
 from __future__ import annotations
 
@@ -40,10 +40,23 @@ _SHOWN = 10
 _T = TypeVar("_T")
 
 
-def run_import(source: str, out: Path, split: str, shape: str | None, image: str | None) -> None:
-    """Write the tasks of a data set as JSON lines; end with status 1 if there is none."""
+def run_import(
+    source: str,
+    out: Path,
+    split: str,
+    shape: str | None,
+    image: str | None,
+    scripts: Path | None = None,
+) -> None:
+    """Write the tasks of a data set as JSON lines; exit with status 1 if there are none."""
     console = Console(soft_wrap=True, highlight=False)
-    tasks, problems = import_tasks(source, split=split, shape=shape, image=image)  # type: ignore[arg-type]
+    tasks, problems = import_tasks(
+        source,
+        split=split,
+        shape=shape,  # type: ignore[arg-type]
+        image=image,
+        scripts=scripts,
+    )
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("".join(json.dumps(task.data) + "\n" for task in tasks))
     for problem in problems[:_SHOWN]:
@@ -58,15 +71,15 @@ def run_import(source: str, out: Path, split: str, shape: str | None, image: str
 def run_grade(
     tasks: str, predictions: Path, out: Path, sandbox: str, concurrency: int, test_seconds: float
 ) -> None:
-    """Grade predictions; end with status 1 if some could not be graded."""
+    """Grade predictions; exit with status 1 if some could not be graded."""
     console = Console(soft_wrap=True, highlight=False)
     known = load_tasks(tasks)
     patches = read_predictions(predictions)
 
     def told(result: GradedPrediction) -> None:
         why = result.problem or "; ".join([*result.tampering, *result.tried])
-        said = f" ({escape(why)})" if why else ""
-        console.print(f"{result.status:10} {result.instance_id}{said}")
+        text = f" ({escape(why)})" if why else ""
+        console.print(f"{result.status:10} {result.instance_id}{text}")
 
     async def work(provider: SandboxProvider) -> list[GradedPrediction]:
         return await grade_predictions(
@@ -88,7 +101,7 @@ def run_grade(
 def run_validate(
     tasks: str, sandbox: str, repeats: int, concurrency: int, test_seconds: float, out: Path | None
 ) -> None:
-    """Validate tasks; end with status 1 if one is not sound."""
+    """Validate tasks; exit with status 1 if one is not sound."""
     console = Console(soft_wrap=True, highlight=False)
     known = load_tasks(tasks)
 
@@ -107,7 +120,7 @@ def run_validate(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOptions:
-    """What the command line asks for; see ``trajgym swe build --help``."""
+    """Options of ``trajgym swe build``."""
 
     out: Path
     pypi: tuple[str, str, str] | None = None
@@ -127,7 +140,7 @@ class BuildOptions:
 
 @dataclass(slots=True)
 class _Yield:
-    """What became of the candidates."""
+    """The results for all candidates."""
 
     candidates: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
@@ -136,7 +149,7 @@ class _Yield:
 
 
 def run_build(options: BuildOptions) -> None:
-    """Build, validate and write recipes; end with status 1 if there is none."""
+    """Build, validate and write recipes; exit with status 1 if there are none."""
     if [bool(options.pypi), bool(options.git), bool(options.mutate)].count(True) != 1:
         raise InvalidInput("give one of --pypi NAME OLD NEW, --git REPO, --mutate NAME VERSION")
     if options.git and not options.commits:
@@ -210,7 +223,7 @@ async def _recipes(builder: Builder, options: BuildOptions) -> AsyncIterator[dic
 
 
 def _write(recipes: list[dict[str, Any]], out: Path) -> list[Path]:
-    """Write recipes of one-file changes packed, all others in a file each."""
+    """Write recipes of one-file changes into packed files, all others into a file each."""
     packed = [r for r in recipes if r["source"]["kind"] in {"pypi-mutation", "pypi-hunk"}]
     written = write_corpus(packed, out) if packed else []
     for recipe in recipes:
@@ -259,8 +272,8 @@ async def _validated(
     async def one(task: Task) -> Validation:
         async with slots:
             found = await validate_task(task, provider, repeats=repeats, test_seconds=test_seconds)
-        said = "sound" if found.sound else f"[red]not sound[/]: {escape('; '.join(found.problems))}"
-        console.print(f"{task.id}: {said}")
+        text = "sound" if found.sound else f"[red]not sound[/]: {escape('; '.join(found.problems))}"
+        console.print(f"{task.id}: {text}")
         return found
 
     async with asyncio.TaskGroup() as group:
@@ -277,7 +290,7 @@ def _line(validation: Validation) -> dict[str, Any]:
 
 
 def _with_provider(kind: str, work: Callable[[SandboxProvider], Awaitable[_T]]) -> _T:
-    """Run work with a provider of that kind, which is closed at its end."""
+    """Run ``work`` with a provider of that kind, which is closed afterwards."""
     if kind not in get_args(ProviderName):
         raise InvalidInput(f"sandbox {kind!r}: use one of {get_args(ProviderName)}")
 

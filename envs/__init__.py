@@ -1,6 +1,7 @@
 """Environments and sessions."""
 
 from trajgym.envs._budgets import Budgets
+from trajgym.envs._chat import ChatModel, Said
 from trajgym.envs._check import check_env
 from trajgym.envs._clock import AgentClock
 from trajgym.envs._env import Env, Prompt, Response, Verdict
@@ -14,29 +15,40 @@ from trajgym.envs._errors import (
     UnknownEnv,
 )
 from trajgym.envs._meter import Remaining
+from trajgym.envs._others import OtherTurn
+from trajgym.envs._outside import OutsideTurns
 from trajgym.envs._reply import Reply, Sampled, TurnLimits
 from trajgym.envs._session import Session, StepResult
+from trajgym.envs._spawn import Spawn
 from trajgym.envs._spec import EnvSpec, register, registered
-from trajgym.envs._tasks import load_tasks
+from trajgym.envs._subagent import SubAgent
+from trajgym.envs._tasks import TaskData, load_tasks
 from trajgym.envs._tools import Image, InvalidArguments, Tool, ToolResult, tool, tools_of
 
 __all__ = [
     "AgentClock",
     "Budgets",
+    "ChatModel",
     "Env",
     "EnvSpec",
     "EnvironmentFault",
     "ForkDiverged",
     "Image",
     "InvalidArguments",
+    "OtherTurn",
+    "OutsideTurns",
     "Prompt",
     "Remaining",
     "Reply",
     "Response",
+    "Said",
     "Sampled",
     "Session",
     "SessionEnded",
+    "Spawn",
     "StepResult",
+    "SubAgent",
+    "TaskData",
     "Tool",
     "ToolError",
     "ToolResult",

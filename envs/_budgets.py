@@ -1,4 +1,4 @@
-"""Budgets: what an agent may use up before its attempt is cut, verified and scored."""
+"""Budgets: the limits of an attempt, at which it is truncated, verified and scored."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ __all__ = ["Budgets"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budgets:
-    """Limits of one attempt. An environment declares them; a session may override them.
+    """Limits of one attempt, declared by the environment; a session may override them.
 
-    None lifts a limit. Running out ends the attempt as ``truncated:<name>``, which is the agent's
-    own doing and scored; ``reasoning_tokens*`` and ``observation_bytes`` shorten instead of ending.
-    Seconds are the agent's: sampling and tool execution count; queueing, engine pauses, sandbox
-    starts and verification don't.
+    None means no limit. Reaching a limit ends the attempt as ``truncated:<name>``, which is scored;
+    ``reasoning_tokens*`` and ``observation_bytes`` shorten reasoning or observations instead.
+    Seconds are the agent's time: sampling and tool execution count; queueing, engine pauses,
+    sandbox starts and verification don't.
 
     Args:
         turns: policy calls.
         completion_tokens: response tokens of the whole attempt.
         completion_tokens_per_turn: response tokens of one turn.
-        reasoning_tokens: reasoning tokens of the whole attempt; token-exact policies close the
-            reasoning with inserted ids when they run out, and the turn goes on.
+        reasoning_tokens: reasoning tokens of the whole attempt; when they are used up, token-exact
+            policies close the reasoning with inserted ids, and the turn continues.
         reasoning_tokens_per_turn: the same for one turn.
-        observation_bytes: UTF-8 bytes of one tool result or observation; head and tail are kept
-            around a mark that says how much was left out.
+        observation_bytes: UTF-8 bytes of one tool result or observation; its head and tail are
+            kept around a note of how much was omitted.
         seconds: the agent's time for the whole attempt.
         seconds_per_turn: the agent's time for one turn.
     """
@@ -44,7 +44,9 @@ class Budgets:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is not None and not value > 0:
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
                 raise InvalidInput(f"budget {field.name} is {value!r}; it must be positive or None")
 
     def to_json(self) -> dict[str, Any]:
@@ -53,7 +55,7 @@ class Budgets:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Read the form that :meth:`to_json` gives; unknown names are an error."""
+        """Read the form that :meth:`to_json` returns; unknown names are an error."""
         if unknown := sorted(set(data) - {field.name for field in fields(cls)}):
             raise InvalidInput(f"unknown budgets {unknown}")
         return cls(**data)

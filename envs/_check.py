@@ -1,4 +1,4 @@
-"""The conformance check of environments, for our own and for anybody's."""
+"""The conformance check of environments."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ async def check_env(
     task: Task | None = None,
     messages: Sequence[Message | str] | None = None,
 ) -> list[str]:
-    """Put an environment through the promises that sessions, forks and training rely on.
+    """Check the properties of an environment that sessions, forks and training rely on.
 
     Args:
         spec: the environment.
-        task: what to open; a bare task by default.
-        messages: assistant messages to play; by default one call of every tool, with arguments
-            made up from its schema (tools may answer them with an error).
+        task: the task to open; an empty task by default.
+        messages: assistant messages to send; by default one call of every tool, with arguments
+            generated from its schema (tools may answer them with an error).
 
     Returns:
-        The promises that were checked, in words.
+        What was checked, in words.
 
     Raises:
-        ConformanceError: a promise is not kept; the message names it.
+        ConformanceError: a check failed; the message names it.
     """
     check = _Check(spec, task or Task(id="check"), messages)
-    promises = {
+    checks = {
         "its spec survives JSON": check.spec_survives_json,
-        "every tool says what it does": check.tools_are_described,
-        "it opens, and an attempt that is cut is verified and scored": check.cut_is_scored,
-        "bad calls are answered and the session goes on": check.bad_calls_are_answered,
-        "equal seeds and messages give equal worlds": check.repeats,
-        "a fork is the same world, or it declares that it can't be forked": check.forks,
-        "close may come twice": check.closes_twice,
+        "every tool has a description": check.tools_are_described,
+        "it opens, and a truncated attempt is verified and scored": check.cut_is_scored,
+        "invalid calls are answered and the session continues": check.bad_calls_are_answered,
+        "equal seeds and messages give equal observations": check.repeats,
+        "a fork has the same state, or it declares that it can't be forked": check.forks,
+        "close can be called twice": check.closes_twice,
     }
-    for promise, run in promises.items():
+    for name, run in checks.items():
         try:
             await run()
         except AssertionError as error:
-            raise ConformanceError(f"check_env: {promise}: {error}") from error
-    return list(promises)
+            raise ConformanceError(f"check_env: {name}: {error}") from error
+    return list(checks)
 
 
 class _Check:
@@ -98,7 +98,7 @@ class _Check:
                 if not session.done:
                     await session.step(_call(name, arguments))
             kinds = [call.status for turn in session.turns for call in turn.calls]
-            assert set(kinds) <= {"invalid"}, f"bad calls ended as {kinds}"
+            assert set(kinds) <= {"invalid"}, f"invalid calls ended as {kinds}"
             assert session.status.kind in {"running", "truncated"}, str(session.status)
 
     async def repeats(self) -> None:
@@ -109,8 +109,10 @@ class _Check:
                 await self.play(session)
                 seen.append((opening, [turn.observation for turn in session.turns]))
         if self.spec.resolve().forkable:
-            assert seen[0][0] == seen[1][0], "two resets with one seed gave two openings"
-            assert seen[0][1] == seen[1][1], "the same messages gave other observations"
+            assert seen[0][0] == seen[1][0], (
+                "two resets with the same seed gave different first messages"
+            )
+            assert seen[0][1] == seen[1][1], "the same messages gave different observations"
 
     async def forks(self) -> None:
         forkable = self.spec.resolve().forkable
@@ -126,21 +128,21 @@ class _Check:
                 raise AssertionError(str(error)) from error
             assert forkable, "it declares that it can't be forked, but was"
             async with rival:
-                assert not rival.done, "the fork is over already"
+                assert not rival.done, "the fork has already ended"
 
     async def closes_twice(self) -> None:
         async with self.session() as session:
-            env, worker = session._env, session._worker
+            env, worker = session._instance.env, session._instance.worker
             assert env is not None, "it does not open"
             await worker.call(env.close)
             try:
                 await worker.call(env.close)
-            except Exception as error:
+            except Exception as error:  # boundary: environment code
                 raise AssertionError(f"the second close raised {error!r}") from error
 
 
 def example_messages(session: Session) -> list[Message]:
-    """Return one call of every tool, with the least arguments that its schema allows."""
+    """Return one call of every tool, with the minimal arguments that its schema allows."""
     if not session.tools:
         return [{"role": "assistant", "content": "hello"}]
     functions = [tool["function"] for tool in session.tools]

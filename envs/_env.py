@@ -1,4 +1,4 @@
-"""The class that every environment extends."""
+"""The base class of environments."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from trajgym.envs._budgets import Budgets
 from trajgym.envs._meter import Remaining
-from trajgym.envs._tasks import load_tasks
+from trajgym.envs._stoppable import CANCEL_SECONDS
+from trajgym.envs._tasks import TaskData, load_tasks
 from trajgym.envs._threads import inline
-from trajgym.envs._tools import ToolResult
+from trajgym.envs._tools import Tool, ToolResult
 from trajgym.trajectory import InvalidInput, Message, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
 
+    from trajgym.envs._chat import ChatModel
+    from trajgym.envs._others import OtherTurn
+    from trajgym.envs.rubrics import Rubric
     from trajgym.trajectory import Task
+
+_OTHERS = "_trajgym_others"
 
 __all__ = ["Env", "Prompt", "Response", "Verdict"]
 
@@ -27,31 +33,46 @@ Verdict: TypeAlias = "float | bool | Outcome"
 
 
 class Env:
-    """An environment: opens a task, answers the agent, verifies the result.
+    """An environment: opens a task, responds to the agent, and verifies the result.
 
     Subclass it, mark methods with :func:`tool`, and implement :meth:`reset` and :meth:`verify`.
     Every method may be plain or ``async``; plain ones run in a thread. One instance serves one
-    attempt: a fork gets an instance of its own. Exceptions: see ``trajgym.envs`` errors; what is
-    not the agent's doing ends the attempt unscored.
+    attempt; a fork gets its own instance. :class:`ToolError` and ``ValueError`` in a tool are
+    reported to the agent; any other exception ends the attempt without a score.
 
     Attributes:
+        task_data: type of the tasks' data; tasks are checked against it when they are loaded.
+        added_tools: tools that are not methods of the class; see :class:`Tool`.
         budgets: limits of an attempt; a session can override them.
         forkable: False declares that forks are impossible (:class:`Unforkable`).
-        reset_seconds: deadline of :meth:`reset` and :meth:`restore`; missing it is ``failed:env``.
-        verify_seconds: deadline of :meth:`verify`, apart from the agent's time.
+        reset_seconds: deadline of :meth:`reset` and :meth:`restore`; missing it ends the attempt
+            as ``failed:env``.
+        verify_seconds: deadline of :meth:`verify`, separate from the agent's time.
         close_seconds: deadline of :meth:`close`.
-        labels: run and session, set before :meth:`reset`; put them on what outlives a process.
-        remaining: what the budgets leave, set before :meth:`reset` and for every message that is
-            carried out: what an environment can tell the agent.
+        cancel_seconds: time in which an async method must end after its deadline cancelled it;
+            otherwise it is abandoned, and the attempt ends as ``failed:env``.
+        labels: run and session, set before :meth:`reset`; attach them to resources that can outlive
+            the process.
+        remaining: what is left of the budgets, set before :meth:`reset` and before each message is
+            executed, for environments that show it to the agent.
+        rubric: scores attempts instead of :meth:`verify`.
+        judge: the model that is asked for the rubric's judged parts; set in ``__init__``, usually
+            from the configuration, ``ChatModel.model_validate(judge)``. An environment whose rubric
+            has such parts can't be built without it.
     """
 
+    task_data: ClassVar[type[TaskData] | None] = None
+    added_tools: ClassVar[Sequence[Tool]] = ()
     budgets: ClassVar[Budgets] = Budgets()
     forkable: ClassVar[bool] = True
     reset_seconds: ClassVar[float] = 300.0
     verify_seconds: ClassVar[float] = 900.0
     close_seconds: ClassVar[float] = 60.0
+    cancel_seconds: ClassVar[float] = CANCEL_SECONDS
     labels: Mapping[str, str] = {}
     remaining: Remaining = Remaining()
+    rubric: Rubric | None = None
+    judge: ChatModel | None = None
 
     def __init__(self, **config: Any) -> None:
         if config:
@@ -61,84 +82,127 @@ class Env:
 
     @classmethod
     def variant(cls, config: Mapping[str, Any]) -> type[Env]:  # noqa: ARG003
-        """Return the class that serves this configuration: for tools that a setting chooses.
+        """Return the class for this configuration, if a setting chooses the tools.
 
-        It must be the same class for the same configuration, and take it. By default there is
-        only one.
+        It must accept the configuration, and depend on nothing else. By default it is this class.
 
         Raises:
-            InvalidInput: the setting names no variant.
+            InvalidInput: a setting names a variant that does not exist.
         """
         return cls
 
     @classmethod
     def load_tasks(cls, source: str) -> list[Task]:
-        """Return the tasks that ``--tasks SOURCE`` means; by default a file of our own form."""
-        return load_tasks(source)
+        """Return the tasks that ``--tasks SOURCE`` means.
+
+        By default whatever :func:`trajgym.envs.load_tasks` reads, checked by :attr:`task_data`.
+
+        Raises:
+            InvalidInput: no such source, or a task that is malformed.
+        """
+        return load_tasks(source, data=cls.task_data)
 
     @classmethod
     def script(cls, task: Task, sample: int) -> list[Message]:  # noqa: ARG003
-        """Return what a scripted agent says in sample ``sample`` of a task, turn by turn.
+        """Return the messages of a scripted agent in sample ``sample`` of a task, one per turn.
 
-        For demos and tests without a model. Let samples differ, and be wrong on purpose now and
-        then, so that groups have mixed outcomes.
+        For demos and tests without a model. Samples should differ, and some should fail, so that
+        groups have mixed outcomes.
         """
         raise InvalidInput(
-            f"{cls.__name__} has no script for a scripted policy; use a model (--base-url and "
-            "--model, or --local), or override script()",
+            f"{cls.__name__} has no script for a scripted policy; use a model, or override "
+            "script()",
         )
 
     @classmethod
     async def open_run(cls, config: Mapping[str, Any], tasks: Sequence[Task] = ()) -> None:
         """Prepare what all sessions of a process share (images, a cache); called by the runner.
 
-        Also the place to remove what an earlier, killed run left behind. An exception ends the
-        run before its first session.
+        It can also remove what an earlier, killed run left behind. An exception ends the run before
+        its first session.
 
         Args:
             config: the spec's configuration.
-            tasks: the tasks that are known already; more may come.
+            tasks: the tasks that are known so far; there may be more.
         """
 
     @classmethod
     async def close_run(cls, config: Mapping[str, Any]) -> None:
-        """Free what :meth:`open_run` prepared. Called after the last session has closed."""
+        """Release what :meth:`open_run` prepared. Called after the last session has closed."""
 
     def reset(self, task: Task, seed: int | None) -> Prompt | Awaitable[Prompt]:
-        """Open the task and return what the agent reads first.
+        """Open the task and return the first messages for the agent.
 
         Args:
             task: the problem instance.
-            seed: for environments with chance; equal seeds must give equal worlds.
+            seed: seed of all random choices; equal seeds must give equal initial states.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement reset(task, seed)")
 
     @inline
     def respond(self, message: Message) -> Response | Awaitable[Response]:
-        """Answer a message without tool calls.
+        """Respond to a message without tool calls.
 
-        Override it for environments that take free text. By default such a message is the agent's
-        last word: the episode ends.
+        Override it for environments that accept free text. By default such a message ends the
+        episode.
         """
         del message
         return ToolResult(done=True)
 
+    @inline
+    def on_refusal(self, error: str) -> Response | Awaitable[Response]:
+        """Respond to a call or message that could not be executed.
+
+        Called when a tool or :meth:`respond` raised :class:`ToolError` or ``ValueError``, and for
+        calls of unknown tools or with invalid arguments. Override it if the agent needs more than
+        the reason, such as a screenshot.
+
+        Args:
+            error: the reason, for the agent.
+        """
+        return f"Error: {error}"
+
     def verify(self) -> Verdict | Awaitable[Verdict]:
         """Return the outcome: a score, a bool, or an :class:`Outcome`.
 
-        Called once, after the last turn, also when a budget cut the attempt.
+        Called once, after the last turn, also if a budget ended the attempt; not called if there
+        is a :attr:`rubric`.
         """
-        raise NotImplementedError(f"{type(self).__name__} must implement verify()")
+        raise NotImplementedError(
+            f"{type(self).__name__} must implement verify(), or have a rubric"
+        )
+
+    @inline
+    def facts(self) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
+        """Return what a :attr:`rubric` has to know about the final state; JSON values.
+
+        Called once, after the last turn, before the rubric. The facts are recorded with the
+        outcome, so that the attempt can be scored again.
+        """
+        return {}
+
+    def note_other(self, turn: OtherTurn) -> None:
+        """Report a turn of another policy, such as a simulated user, for the session to record.
+
+        To be called while :meth:`reset`, a tool or :meth:`respond` runs. The turn is kept beside
+        the agent's; nothing trains on it.
+        """
+        vars(self).setdefault(_OTHERS, []).append(turn)
+
+    def take_others(self) -> list[OtherTurn]:
+        """Return the turns that were reported and not yet taken; called by the session."""
+        found: list[OtherTurn] = vars(self).pop(_OTHERS, [])
+        return found
 
     @inline
     def snapshot(self) -> str | Awaitable[str | None] | None:
-        """Keep the state of this moment and return its id; None if snapshots are not supported."""
+        """Save the current state and return its id; None if snapshots are not supported."""
         return None
 
     def restore(self, task: Task, seed: int | None, snapshot: str) -> Awaitable[None] | None:
-        """Open the task at a snapshot instead of :meth:`reset`."""
-        raise NotImplementedError(f"{type(self).__name__} takes snapshots: it must restore them")
+        """Open the task at a snapshot; called instead of :meth:`reset`."""
+        raise NotImplementedError(f"{type(self).__name__} takes snapshots; implement restore()")
 
     @inline
     def close(self) -> Awaitable[None] | None:
-        """Free everything. Always called, also after a failed :meth:`reset`."""
+        """Release all resources. Always called, also after a failed :meth:`reset`."""

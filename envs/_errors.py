@@ -1,19 +1,19 @@
-"""Errors of environments and sessions.
+"""Exceptions of environments and sessions.
 
 ::
 
     TrajgymError
-    ├── ToolError                a tool says no; the agent reads the text and goes on
-    ├── Truncate                 raised in a tool: the agent used up something; ends truncated
-    ├── EnvironmentFault         the environment broke; ends `failed:env`, never scored
-    ├── ForkDiverged             a replay did not see what was recorded
-    ├── Unforkable               this environment can't be forked
-    ├── SessionEnded             a step on a session that is over
-    ├── UnknownEnv               no environment of that id (an InvalidInput)
+    ├── ToolError                a tool reports an error to the agent, which continues
+    ├── Truncate                 the agent reached a limit; ends `truncated:<budget>`, scored
+    ├── EnvironmentFault         the environment failed; ends `failed:<part>`, not scored
+    ├── ForkDiverged             a replay gave other observations than those recorded
+    ├── Unforkable               the environment can't be forked
+    ├── SessionEnded             a step on a session that has ended
+    ├── UnknownEnv               there is no environment with that id (an InvalidInput)
     └── SandboxError             see `trajgym.envs.sandbox`; ends `failed:sandbox`
 
-A tool that raises ``ToolError`` or ``ValueError`` answers the agent with that text. Any other
-exception is a fault of the environment, not of the agent: the attempt ends ``failed:env`` with the
+If a tool raises ``ToolError`` or ``ValueError``, its text is the result that the agent gets. Any
+other exception is a fault of the environment: the attempt ends as ``failed:env``, with the
 traceback, and is not scored.
 """
 
@@ -33,15 +33,15 @@ __all__ = [
 
 
 class ToolError(TrajgymError):
-    """A tool can't do what the agent asked; the text is the tool's result."""
+    """A tool can't execute the agent's request; the text becomes the tool's result."""
 
 
 class Truncate(TrajgymError):
-    """The agent used up something that the environment bounds; the attempt is verified and scored.
+    """The agent reached a limit of the environment; the attempt is verified and scored.
 
     Args:
-        budget: what ran out, as it shall stand in ``truncated:<budget>`` (``memory``, ``shell``).
-        cause: one sentence for people.
+        budget: name of the limit, as in ``truncated:<budget>`` (``memory``, ``shell``).
+        cause: one sentence that describes the limit.
     """
 
     def __init__(self, budget: str, cause: str) -> None:
@@ -50,11 +50,11 @@ class Truncate(TrajgymError):
 
 
 class EnvironmentFault(TrajgymError):
-    """The environment could not do its part; outside the agent's control.
+    """The environment failed, for a reason outside the agent's control.
 
     Args:
-        part: what failed, as it shall stand in ``failed:<part>``.
-        cause: one sentence for people.
+        part: what failed, as in ``failed:<part>``.
+        cause: one sentence that describes the failure.
     """
 
     def __init__(self, part: str, cause: str) -> None:
@@ -63,16 +63,16 @@ class EnvironmentFault(TrajgymError):
 
 
 class ForkDiverged(TrajgymError):
-    """Replaying recorded turns gave other observations: the fork would be another world."""
+    """Replaying recorded turns gave other observations, so the fork would have another state."""
 
 
 class Unforkable(TrajgymError):
-    """The environment declares that it can't be forked, or can't be forked at this turn."""
+    """The environment can't be forked, or not at this turn."""
 
 
 class SessionEnded(TrajgymError):
-    """The session is over; open a new one or fork an earlier turn."""
+    """The session has ended; open a new one or fork an earlier turn."""
 
 
 class UnknownEnv(InvalidInput):
-    """No environment is registered under that id."""
+    """There is no environment with that id."""

@@ -1,92 +1,93 @@
-"""Carrying out one assistant message in an environment."""
+"""Executing one assistant message in an environment."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-import traceback
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from trajgym.envs._errors import ToolError, Truncate
-from trajgym.envs._tools import Image, ToolResult, tools_of
-from trajgym.trajectory import (
-    CallResult,
-    Message,
-    TrajgymError,
-    image_part,
-    replace_surrogates,
-    tool_calls_of,
-)
+from trajgym.envs._results import as_result
+from trajgym.envs._tools import Image, InvalidArguments, ToolResult, tools_of
+from trajgym.envs.faults import Fault, fault_of, message_of
+from trajgym.trajectory import CallResult, Message, image_part, tool_calls_of
+from trajgym.trajectory._internal import replace_surrogates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from trajgym.envs._env import Env
+    from trajgym.envs._spawn import Spawn
     from trajgym.envs._threads import Worker
     from trajgym.envs._tools import Content, Tool
     from trajgym.trajectory import CallStatus
 
-__all__ = ["Execution", "Fault", "bound_text", "content_parts", "fault_of"]
+__all__ = ["Execution", "bound_text", "content_parts"]
 
 
-class Fault(NamedTuple):
-    """Why an attempt ends ``failed:<part>``."""
-
-    part: str
-    cause: str
-    error: str
-
-
-def fault_of(error: BaseException, part: str = "env") -> Fault:
-    """Return where an exception belongs: sandbox, a part the environment named, or ``part``."""
-    # Errors of ours that know their part carry it: this module imports no sandbox, no policy.
-    own = getattr(error, "part", None) if isinstance(error, TrajgymError) else None
-    cause = str(error) or type(error).__name__
-    if own is None:
-        cause = f"{type(error).__name__}: {cause}"
-    part = own or part
-    return Fault(part, replace_surrogates(cause), "".join(traceback.format_exception(error)))
+_EXACT = 1 << 18
+"""Number of characters whose bytes are counted, which takes less than a millisecond."""
 
 
 def bound_text(text: str, limit: int | None) -> str:
-    """Return text of at most about ``limit`` UTF-8 bytes: head, a mark, tail."""
-    text = replace_surrogates(text)
+    """Return text of at most about ``limit`` UTF-8 bytes: head, a note of what is omitted, tail.
+
+    The time depends on the length of the result, so huge texts don't block the event loop.
+    """
     if limit is None or len(text) <= limit // 4:
-        return text
-    data = text.encode()
-    if len(data) <= limit:
-        return text
-    head, tail = data[: limit // 2], data[len(data) - limit // 2 :]
-    left_out = len(data) - len(head) - len(tail)
-    mark = f"\n[... {left_out} bytes left out ...]\n"
-    return head.decode(errors="ignore") + mark + tail.decode(errors="ignore")
+        return replace_surrogates(text)
+    if len(text) <= max(limit, _EXACT) and len(replace_surrogates(text).encode()) <= limit:
+        return replace_surrogates(text)
+    head = replace_surrogates(text[: limit // 2]).encode()[: limit // 2].decode(errors="ignore")
+    tail = replace_surrogates(text[len(text) - limit // 2 :]).encode()
+    end = tail[len(tail) - limit // 2 :].decode(errors="ignore")
+    if text.isascii() or len(text) <= _EXACT:
+        size = len(text) if text.isascii() else len(replace_surrogates(text).encode())
+        return f"{head}\n[... {size - limit // 2 * 2} bytes left out ...]\n{end}"
+    return f"{head}\n[... {len(text) - len(head) - len(end)} characters left out ...]\n{end}"
 
 
 def content_parts(
     content: Content, keep_image: Callable[[Image], str], text_limit: int | None
 ) -> str | list[dict[str, Any]]:
-    """Return what an environment answered as a message's content, texts bounded, images kept."""
+    """Return an environment's response as a message's content, with bounded texts.
+
+    The limit applies to all texts together; texts after it was reached are omitted.
+    """
     if isinstance(content, str):
         return bound_text(content, text_limit)
-    return [
-        image_part(keep_image(part))
-        if isinstance(part, Image)
-        else {"type": "text", "text": bound_text(part, text_limit)}
-        for part in content
-    ]
+    parts: list[dict[str, Any]] = []
+    left = text_limit
+    for position, part in enumerate(content):
+        if isinstance(part, Image):
+            parts.append(image_part(keep_image(part)))
+            continue
+        if left is not None and left <= 0:
+            note = f"[... the texts of {len(content) - position} parts left out ...]"
+            parts.append({"type": "text", "text": note})
+            parts += [image_part(keep_image(p)) for p in content[position:] if isinstance(p, Image)]
+            break
+        text = bound_text(part, left)
+        parts.append({"type": "text", "text": text})
+        left = None if left is None else left - len(text.encode())
+    return parts
 
 
 @dataclass(slots=True)
 class Execution:
-    """One message being carried out: filled in as calls end, complete after :meth:`settle`.
+    """The execution of one message: filled in as calls end, complete after :meth:`settle`.
 
     Args:
         env: the environment.
-        worker: where its plain methods run.
+        worker: runs its plain methods.
         message: the assistant message.
         keep_image: stores an image and returns its hash.
-        text_limit: bytes of text per result.
+        text_limit: largest number of bytes of text per result.
+        tools: what the agent may call; the environment's tools by default.
+        plain_ends: a message without tool calls ends the run, and the environment does not respond
+            to it.
     """
 
     env: Env
@@ -94,6 +95,10 @@ class Execution:
     message: Message
     keep_image: Callable[[Image], str]
     text_limit: int | None
+    tools: Mapping[str, Tool] | None = None
+    plain_ends: bool = False
+    spawns: dict[int, Spawn] = field(default_factory=dict)
+    """Sub-agents to run, by the position of the call that spawned them."""
     observation: list[Message] = field(default_factory=list)
     calls: list[CallResult] = field(default_factory=list)
     reward: float | None = None
@@ -106,16 +111,19 @@ class Execution:
 
     @property
     def ended(self) -> bool:
-        """True once nothing more of this message may run."""
+        """True once no further call of this message may run."""
         return self.done or self.cut is not None or self.fault is not None
 
     async def run(self) -> None:
-        """Carry out the tool calls, or let the environment respond to a plain message."""
+        """Execute the tool calls, or let the environment respond to a plain message."""
         calls = tool_calls_of(self.message)
         if not calls:
-            await self._respond()
+            if self.plain_ends:
+                self.done = True
+            else:
+                await self._respond()
             return
-        tools = tools_of(type(self.env))
+        tools = tools_of(type(self.env)) if self.tools is None else self.tools
         index = 0
         while index < len(calls) and not self.ended:
             batch = [index]
@@ -132,10 +140,11 @@ class Execution:
             index += 1
 
     def settle(self, unfinished: CallStatus = "not_executed") -> None:
-        """Write the observation; calls without a result get ``unfinished`` if they had begun."""
+        """Build the observation; calls that began but have no result get ``unfinished``."""
         for index, call in enumerate(tool_calls_of(self.message)):
             name = call["function"]["name"]
-            status, result, seconds = self._results.get(index) or (
+            found = None if self.ended and index in self.spawns else self._results.get(index)
+            status, result, seconds = found or (
                 unfinished if index in self._running else "not_executed",
                 ToolResult(content=_unfinished(index in self._running, unfinished, self)),
                 0.0,
@@ -159,12 +168,13 @@ class Execution:
 
     async def _respond(self) -> None:
         try:
-            result = _as_result(await self.worker.call(self.env.respond, self.message))
+            given = await self.worker.call(self.env.respond, self.message)
+            result = as_result(given, "respond()")
         except Truncate as cut:
             self.cut = cut
             return
         except (ToolError, ValueError) as error:
-            result = ToolResult(content=f"Error: {error}")
+            result = await self._refuse(error)
         except Exception as error:  # noqa: BLE001 - boundary: environment code
             self.fault = fault_of(error)
             return
@@ -188,26 +198,42 @@ class Execution:
             status = "invalid"
             arguments = tool.parse(text)
             status = "error"
-            if tool.is_async:
-                given = await tool.function(self.env, **arguments)
-            else:
-                given = await self.worker.call(tool.function, self.env, **arguments)
-            result = _as_result(given)
+            given = await self.worker.call(tool.function, self.env, **arguments)
+            result = as_result(given, f"tool {name!r}")
             status = "ok"
         except Truncate as cut:
             self.cut = self.cut or cut
-            result = ToolResult(content=f"Error: {cut}")
+            result = ToolResult(content=f"Error: {message_of(cut, self.text_limit)}")
         except (ToolError, ValueError) as error:
-            result = ToolResult(content=f"Error: {error}")
+            if isinstance(error, InvalidArguments):  # a remote tool checks them itself
+                status = "invalid"
+            result = await self._refuse(error)
         except Exception as error:  # noqa: BLE001 - boundary: environment code
             self.fault = self.fault or fault_of(error)
             result = ToolResult(content="Error: the environment failed.")
+        if result.spawn is not None:
+            self.spawns[index] = result.spawn
+            self._running.discard(index)
         self._results[index] = (status, result, time.monotonic() - started)
         self._absorb(result)
+
+    async def _refuse(self, refusal: Exception) -> ToolResult:
+        text = message_of(refusal, self.text_limit)
+        try:
+            return as_result(await self.worker.call(self.env.on_refusal, text), "on_refusal()")
+        except Truncate as cut:
+            self.cut = self.cut or cut
+        except Exception as error:  # noqa: BLE001 - boundary: environment code
+            self.fault = self.fault or fault_of(error)
+        return ToolResult(content=f"Error: {text}")
 
     def _absorb(self, result: ToolResult) -> None:
         if result.reward is not None:
             self.reward = (self.reward or 0.0) + result.reward
+            if not math.isfinite(self.reward):
+                cause = "the rewards of one turn add up to more than a float holds"
+                self.fault = self.fault or Fault("env", cause, "")
+                self.reward = None
         self.done = self.done or result.done
         if result.truncated:
             cause = f"the environment's limit {result.truncated!r} was reached"
@@ -229,13 +255,3 @@ def _unfinished(begun: bool, status: CallStatus, execution: Execution) -> str:
     if execution.done:
         return "Not executed: the episode has ended."
     return "Not executed: the turn was cut before this call."
-
-
-def _as_result(value: object) -> ToolResult:
-    if isinstance(value, ToolResult):
-        return value
-    if isinstance(value, str):
-        return ToolResult(content=value)
-    raise TypeError(
-        f"a tool or respond() returned {type(value).__name__}; return text or ToolResult",
-    )

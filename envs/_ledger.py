@@ -1,20 +1,24 @@
-"""What a session and its forks share: the record, the tree as it grows, and the store."""
+"""The state that a session and its forks share: the record, the tree and the store."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import sys
 import time
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
+from pydantic_core import to_json
 
 from trajgym.envs._reply import Reply
 from trajgym.trajectory import (
     Attempt,
+    InvalidInput,
     Message,
+    Sampling,
     SessionRecord,
     SessionTree,
     Status,
@@ -22,8 +26,8 @@ from trajgym.trajectory import (
     TurnTokens,
     Usage,
     check_message,
-    replace_surrogates,
 )
+from trajgym.trajectory._internal import append_ids, replace_surrogates, same_start
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,12 +36,30 @@ if TYPE_CHECKING:
     from trajgym.envs._tools import Image
     from trajgym.trajectory import ImageRef, IntArray, Store
 
-__all__ = ["Ledger", "Taken", "TokenTail", "as_reply", "tail_of", "usage_of"]
+__all__ = [
+    "Ledger",
+    "Taken",
+    "TokenTail",
+    "as_reply",
+    "paused_seconds",
+    "tail_of",
+    "usage_of",
+]
+
+
+_T = TypeVar("_T")
+_FIELDS: tuple[tuple[str, type, bool], ...] = (
+    ("finish", str, False),
+    ("policy", str, False),
+    ("usage", Usage, True),
+    ("sampling", Sampling, True),
+)
+"""Fields of a reply, their types, and whether None is allowed."""
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Append-only record of one session; forks append to the same one."""
+    """Append-only record of one session and its forks."""
 
     record: SessionRecord
     store: Store | None
@@ -45,20 +67,39 @@ class Ledger:
     attempts: list[Attempt] = field(default_factory=lambda: [Attempt()])
     images: dict[str, Image] = field(default_factory=dict)
     opening: list[Message] = field(default_factory=list)
+    agents: set[str] = field(default_factory=lambda: {"main"})
+    begun: bool = False
+    """Whether the session's record is in the store."""
 
     async def begin(self) -> None:
-        """Keep the head."""
+        """Store the session's record.
+
+        Raises:
+            InvalidInput: the store has a session with that id.
+        """
         if self.store is not None:
-            await self.store.begin_session(self.record)
+            ack = self.store.begin_session(self.record)
+            self.begun = True
+            await ack
+
+    def new_agent(self, name: str) -> str:
+        """Return a name for a sub-agent that no other agent of the session has."""
+        name = replace_surrogates(str(name)) or "helper"
+        found, number = name, 1
+        while found in self.agents:
+            number += 1
+            found = f"{name}-{number}"
+        self.agents.add(found)
+        return found
 
     def new_attempt(self, forked_at: int | None) -> Attempt:
-        """Open another attempt; the caller keeps it."""
+        """Return a new attempt, which the caller stores."""
         attempt = Attempt(index=len(self.attempts), forked_at=forked_at, leaf=forked_at)
         self.attempts.append(attempt)
         return attempt
 
     async def add_failed_fork(self, forked_at: int | None, cause: str, error: str) -> None:
-        """Keep an attempt that ended before it began."""
+        """Store an attempt that could not be opened."""
         attempt = Attempt(
             index=len(self.attempts),
             forked_at=forked_at,
@@ -72,21 +113,21 @@ class Ledger:
         await self.put_attempt(attempt)
 
     async def put_attempt(self, attempt: Attempt) -> None:
-        """Keep an attempt's newer state."""
-        if self.store is not None:
+        """Store an attempt's newer state."""
+        if self.store is not None and self.begun:
             await self.store.put_attempt(self.record.id, attempt)
 
     async def append(self, turn: Turn) -> None:
-        """Give the turn its index and keep it; returns when it is durable."""
+        """Assign the turn's index and store it; returns when it is durable."""
         turn.index = len(self.turns)
-        # Hand it to the store before waiting: a fork that appends meanwhile gets the next index.
+        # Passed to the store before waiting, so that a concurrent fork gets the next index.
         ack = None if self.store is None else self.store.append_turn(self.record.id, turn)
         self.turns.append(turn)
         if ack is not None:
             await ack
 
     def keep_image(self, image: Image) -> str:
-        """Keep an image once; return its hash. It is durable before the turn that shows it."""
+        """Store an image once; return its hash. It is durable before the turn that shows it."""
         name = hashlib.sha256(image.data).hexdigest()
         if name not in self.images:
             self.images[name] = image
@@ -94,59 +135,64 @@ class Ledger:
                 self.store.put_blob(image.data, image.media_type)
         return name
 
-    def tree(self) -> SessionTree:
-        """Return the session so far as a tree."""
-        return SessionTree(self.record, list(self.turns), list(self.attempts))
+    def tree(self, ended: Attempt | None = None) -> SessionTree:
+        """Return the session so far as a tree, with this newer state of an attempt if given."""
+        attempts = list(self.attempts)
+        if ended is not None:
+            attempts[ended.index] = ended
+        return SessionTree(self.record, list(self.turns), attempts)
 
 
 class Taken(NamedTuple):
-    """A prompt and response turned into what is recorded."""
+    """The recorded form of a prompt and response."""
 
     tokens: TurnTokens
     sequence: IntArray
     """int32 ``[S]``: the whole prompt and response."""
     images: tuple[ImageRef, ...]
-    """The images in it."""
+    """The images of the whole sequence."""
     broken: bool
-    """The prompt does not start with the last turn's sequence: the edge is a rewrite."""
+    """True if the prompt does not start with the last turn's sequence: a ``rewrite`` edge."""
 
     @property
     def tail(self) -> TokenTail:
-        """What the next turn's prompt is compared with."""
+        """The state that the next turn's prompt is compared with."""
         return TokenTail(self.sequence, self.images)
 
 
 @dataclass(slots=True)
 class TokenTail:
-    """The ids of one attempt so far, to turn whole prompts into deltas.
+    """The ids of one attempt so far, for converting whole prompts to deltas.
 
     Args:
         ids: prompt and response of the last turn; None before the first exact turn and after a
             text turn.
-        images: the images among them.
+        images: the images in them.
     """
 
     ids: IntArray | None = None
     images: tuple[ImageRef, ...] = ()
 
     def take(self, sampled: Sampled) -> Taken:
-        """Return the delta to the last turn.
+        """Return the delta from the last turn.
 
         Raises:
-            InvalidInput: the ids and log-probs do not fit together.
+            InvalidInput: ids and log-probs are inconsistent.
         """
         prompt = np.asarray(sampled.prompt_ids, dtype=np.int32)
         tail = self.ids
         kept, broken = 0, False
         if tail is not None:
-            if prompt.size >= tail.size and np.array_equal(prompt[: tail.size], tail):
+            if prompt.size >= tail.size and (
+                same_start(prompt, tail) or np.array_equal(prompt[: tail.size], tail)
+            ):
                 kept = tail.size
             else:
                 shared = min(prompt.size, tail.size)
                 different = np.nonzero(prompt[:shared] != tail[:shared])[0]
                 kept = int(different[0]) if different.size else shared
             if sampled.images or self.images:
-                # Placeholders are the same ids whatever the picture.
+                # Placeholders are the same ids for different images.
                 kept = min(kept, _same_images(self.images, sampled.images))
             broken = kept < tail.size
         tokens = TurnTokens(
@@ -158,7 +204,7 @@ class TokenTail:
             spans=sampled.spans,
             images=tuple(i.moved(-kept) for i in sampled.images if i.start >= kept),
         )
-        sequence = np.concatenate([prompt, tokens.response_ids])
+        sequence = append_ids(prompt, tokens.response_ids)
         return Taken(tokens, sequence, sampled.images, broken)
 
 
@@ -170,7 +216,7 @@ def tail_of(tree: SessionTree, turn: Turn) -> TokenTail:
 
 
 def _same_images(before: Sequence[ImageRef], now: Sequence[ImageRef]) -> int:
-    """Return how many leading ids show the same images in both."""
+    """Return the length of the common prefix of ids in which both show the same images."""
     for one, other in zip_longest(before, now):
         if one != other:
             return min(image.start for image in (one, other) if image is not None)
@@ -178,12 +224,12 @@ def _same_images(before: Sequence[ImageRef], now: Sequence[ImageRef]) -> int:
 
 
 def as_reply(given: Reply | Message | str | object, turn: int) -> Reply:
-    """Return what a caller handed to ``step`` as a reply with a well-formed message.
+    """Convert the argument of ``step`` to a reply with a well-formed message.
 
-    Text becomes an assistant message; tool calls without an id, or with one used twice, get one.
+    Text becomes an assistant message; tool calls with a missing or duplicate id get a new one.
 
     Raises:
-        InvalidInput: it is not an assistant message.
+        InvalidInput: the argument is not an assistant message.
     """
     if isinstance(given, str):
         given = {"role": "assistant", "content": given}
@@ -193,17 +239,60 @@ def as_reply(given: Reply | Message | str | object, turn: int) -> Reply:
         calls = _with_ids(message["tool_calls"], turn)
         if calls is not message["tool_calls"]:
             message = {**message, "tool_calls": calls}
-    message = replace_surrogates(
-        check_message(message, f"reply of turn {turn}", role="assistant"),
-    )
+    where = f"reply of turn {turn}"
+    _check_fields(reply, where)
+    message = _storable(check_message(message, where, role="assistant"), where)
     context = reply.context
     if context is not None:
         for shown in context:
             check_message(shown, f"context of turn {turn}")
-        context = replace_surrogates(context)
+        context = _storable(context, f"context of turn {turn}")
     if message is reply.message and context is reply.context:
         return reply
     return replace(reply, message=message, context=context)
+
+
+def paused_seconds(reply: object) -> float:
+    """Return the seconds of a policy call that don't count as the agent's time.
+
+    Raises:
+        InvalidInput: it is not a reply, or its ``paused_seconds`` is not a valid number.
+    """
+    if not isinstance(reply, Reply):
+        raise InvalidInput(f"the policy returned {type(reply).__name__}; return a Reply")
+    paused: Any = reply.paused_seconds
+    if (
+        isinstance(paused, bool)
+        or not isinstance(paused, int | float)
+        or not 0 <= paused < math.inf
+    ):
+        raise InvalidInput(f"paused_seconds is {paused!r}; it must be seconds, 0 or more")
+    return float(paused)
+
+
+def _check_fields(reply: Reply, where: str) -> None:
+    for name, kind, optional in _FIELDS:
+        value = getattr(reply, name)
+        if not isinstance(value, kind) and not (optional and value is None):
+            found = type(value).__name__
+            raise InvalidInput(f"{where}: {name} is {found}; it must be {kind.__name__}")
+
+
+def _storable(value: _T, where: str) -> _T:
+    """Return JSON values without lone surrogates.
+
+    Called before the environment executes the message; otherwise a turn that can't be stored would
+    have changed the environment's state.
+    """
+    try:
+        to_json(value)
+    except ValueError:
+        value = replace_surrogates(value)
+        try:
+            to_json(value)
+        except ValueError as error:
+            raise InvalidInput(f"{where}: not representable as JSON: {error}") from error
+    return value
 
 
 def _with_ids(calls: object, turn: int) -> object:
@@ -224,7 +313,7 @@ def _with_ids(calls: object, turn: int) -> object:
 
 
 def usage_of(taken: Taken | None) -> Usage | None:
-    """Return the token counts of a prompt and response whose ids are known."""
+    """Return the token counts of an exact prompt and response."""
     if taken is None:
         return None
     tokens = taken.tokens

@@ -1,4 +1,4 @@
-"""What an attempt has used of its budgets, and which one ran out."""
+"""Counting what an attempt has used of its budgets."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ __all__ = ["Meter", "Remaining"]
 
 _Number = TypeVar("_Number", int, float)
 _TICK = 1e-3
-"""Timers may fire this many seconds early."""
+"""Number of seconds by which timers may fire early."""
 
 
 class Remaining(NamedTuple):
-    """What an attempt may still use up after the turn in progress; None where nothing limits it.
+    """What is left of the budgets after the turn in progress; None for no limit.
 
-    ``str()`` puts it in words for the agent. Seconds are left out: a fork that replays a turn must
-    see the observation that was recorded.
+    ``str()`` describes it for the agent. Seconds are not included, because a fork that replays a
+    turn must give the recorded observation.
 
     Args:
         turns: policy calls.
-        completion_tokens: response tokens, if the policy reports how many it used.
-        reasoning_tokens: reasoning tokens, likewise.
+        completion_tokens: response tokens, if the policy reports its usage.
+        reasoning_tokens: reasoning tokens, if the policy reports its usage.
     """
 
     turns: int | None = None
@@ -58,7 +58,7 @@ class Meter:
     """Agent seconds of the turn in progress."""
 
     def count(self, turn: Turn) -> None:
-        """Add a turn that was recorded; the next one starts with fresh per-turn budgets."""
+        """Add a recorded turn, and reset the per-turn budgets."""
         self.turns += 1
         self.turn_seconds = 0.0
         if turn.usage is not None:
@@ -116,14 +116,14 @@ class Meter:
         return None
 
     def out_of_time(self) -> Truncate:
-        """Return which of the two time budgets an expired deadline means."""
+        """Return which of the two time budgets has expired."""
         budgets = self.budgets
         if budgets.seconds is not None and self.clock.used >= budgets.seconds - _TICK:
             return Truncate("seconds", f"{budgets.seconds:g} s of the agent's time used")
         return Truncate("seconds_per_turn", f"{budgets.seconds_per_turn:g} s used in one turn")
 
     def out_of_tokens(self) -> Truncate:
-        """Return which token budget a response that was cut off means."""
+        """Return which token budget a truncated response has reached."""
         per_turn = self.budgets.completion_tokens_per_turn
         left = _minus(self.budgets.completion_tokens, self.completion_tokens)
         if per_turn is not None and (left is None or per_turn <= left):

@@ -1,4 +1,4 @@
-"""What a policy hands to a session: one assistant message, with its ids where it has them."""
+"""The reply of a policy: an assistant message, with token ids if it has them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ __all__ = ["Reply", "Sampled", "TurnLimits"]
 
 @dataclass(slots=True, kw_only=True)
 class Sampled:
-    """The ids of one policy call, as the engine gave them; never re-encoded text.
+    """The ids of one policy call, as the engine received and returned them.
 
     Args:
-        prompt_ids: int32 ``[P]``, every id that the engine was given.
+        prompt_ids: int32 ``[P]``, the whole prompt.
         response_ids: int32 ``[N]``, sampled ids and ids inserted by a reasoning budget, in order.
         logprobs: float32 ``[N]``, 0.0 on inserted ids.
         segments: runs over the response, see :class:`trajgym.trajectory.Segment`.
-        spans: tool calls, reasoning and the like over the response.
-        images: the images in the prompt, in order, over all of its ids.
+        spans: tool calls, reasoning and other spans of the response.
+        images: the images of the whole prompt, in order.
     """
 
     prompt_ids: IntArray | Sequence[int]
@@ -45,20 +45,20 @@ class Sampled:
 
 @dataclass(slots=True, kw_only=True)
 class Reply:
-    """One answer of a policy.
+    """One response of a policy.
 
     Args:
         message: the assistant message in chat form (``tool_calls`` with JSON-string arguments).
         sampled: the engine's ids; None makes a text turn.
-        context: the messages that the policy really showed the model, where it edited what the
-            session gave it (stripped thinking, compaction); None if it changed nothing.
+        context: the messages that the model was shown, if the policy edited those of the session
+            (stripped thinking, compaction); None if it changed nothing.
         finish: ``stop``, ``tool_calls``, ``length`` or ``abort``.
         usage: token counts; taken from ``sampled`` if None.
-        sampling: the parameters it was sampled with.
-        policy: who spoke, as ``kind:name``.
-        synthetic: ids and log-probs are a fake engine's; such rows train nothing real.
-        paused_seconds: time in which the engine was paused or the request queued; it does not
-            count against the agent.
+        sampling: the parameters with which it was sampled.
+        policy: the policy, as ``kind:name``.
+        synthetic: ids and log-probs come from a fake engine and are not to be trained on.
+        paused_seconds: time during which the engine was paused or the request queued; it does not
+            count as the agent's time.
     """
 
     message: Message
@@ -74,13 +74,13 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnLimits:
-    """What the session's budgets leave for the next policy call; None is unlimited.
+    """What is left of the budgets for the next policy call; None is unlimited.
 
     Args:
-        completion_tokens: most response tokens of this turn, reasoning included.
-        reasoning_tokens: most reasoning tokens; when they run out the reasoning is closed with
-            inserted ids and the turn goes on.
-        seconds: wall-clock seconds of sampling, pauses left out.
+        completion_tokens: response tokens of this turn, including reasoning.
+        reasoning_tokens: reasoning tokens; when they are used up, the reasoning is closed with
+            inserted ids and the turn continues.
+        seconds: wall-clock seconds of sampling, without pauses.
     """
 
     completion_tokens: int | None = None

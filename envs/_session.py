@@ -1,4 +1,4 @@
-"""One agent's attempt at one task: the other half of every loop, recorded turn by turn."""
+"""Sessions: one agent at one task in one environment instance, recorded turn by turn."""
 
 from __future__ import annotations
 
@@ -7,26 +7,39 @@ import logging
 import time
 import uuid
 import zlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from trajgym.envs._clock import OutOfTime
-from trajgym.envs._errors import ForkDiverged, SessionEnded, Unforkable
-from trajgym.envs._execute import Execution, Fault, content_parts, fault_of
-from trajgym.envs._ledger import Ledger, TokenTail, as_reply, tail_of, usage_of
+from trajgym.envs._conversation import Conversation
+from trajgym.envs._delegation import Delegation
+from trajgym.envs._errors import SessionEnded, UnknownEnv
+from trajgym.envs._instance import Instance
+from trajgym.envs._ledger import (
+    Ledger,
+    TokenTail,
+    as_reply,
+    paused_seconds,
+    usage_of,
+)
 from trajgym.envs._meter import Meter
+from trajgym.envs._replay import Replay, check_forkable
+from trajgym.envs._scoring import verified
+from trajgym.envs._stoppable import CANCEL_SECONDS, stoppable
 from trajgym.envs._threads import Worker, finish_despite_cancel
-from trajgym.envs._tools import ToolResult, tools_of
-from trajgym.envs._verdict import as_outcome
+from trajgym.envs._tools import tools_of
+from trajgym.envs._turn import execute, turn_of
+from trajgym.envs.faults import Fault, contained, fault_of, message_of
 from trajgym.trajectory import (
     InvalidInput,
     SessionRecord,
+    SessionTree,
     Status,
     StoreError,
     Turn,
     Usage,
-    check_message,
-    replace_surrogates,
 )
+from trajgym.trajectory._internal import replace_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -35,16 +48,17 @@ if TYPE_CHECKING:
     from trajgym.envs._budgets import Budgets
     from trajgym.envs._clock import AgentClock
     from trajgym.envs._env import Env
+    from trajgym.envs._execute import Execution
     from trajgym.envs._ledger import Taken
     from trajgym.envs._reply import Reply, TurnLimits
+    from trajgym.envs._spawn import Spawn
     from trajgym.envs._spec import EnvSpec
+    from trajgym.envs._subagent import SubAgent
     from trajgym.trajectory import (
         Attempt,
-        Edge,
         IntArray,
         Message,
         Outcome,
-        SessionTree,
         Store,
         Task,
         ToolSchema,
@@ -54,14 +68,14 @@ __all__ = ["Session", "StepResult"]
 
 _log = logging.getLogger(__name__)
 _GRACE = 30.0
-"""Seconds for recording an end and the like, on top of an environment's own deadlines."""
+"""Seconds for recording how an attempt ended, in addition to the environment's own deadlines."""
 
 
 class StepResult(NamedTuple):
-    """What a step gave back; by then it is in the store."""
+    """The result of a step, which is stored before it is returned."""
 
     observation: list[Message]
-    """Tool results, or the environment's answer; empty if there was none."""
+    """Tool results, or the environment's response; empty if there was none."""
     reward: float | None
     """The environment's step reward."""
     done: bool
@@ -69,7 +83,7 @@ class StepResult(NamedTuple):
 
 
 class Session:
-    """One attempt at a task, from reset to outcome.
+    """One agent at one task, from reset to outcome.
 
     ::
 
@@ -80,22 +94,22 @@ class Session:
                     await session.step(reply)
         print(session.status, session.outcome)
 
-    Failures are states, not exceptions: if the environment breaks, the session is ``done`` with
-    status ``failed:<part>``. Leaving the block closes the environment, whatever happened; leaving
-    it before the end records ``cancelled`` (or ``failed`` for an exception).
+    Failures are states, not exceptions: if the environment fails, the session is ``done`` with
+    status ``failed:<part>``. Leaving the block always closes the environment; leaving it before the
+    end records ``cancelled`` (or ``failed`` for an exception).
 
     Args:
-        spec: builds the environment; once more for every fork.
+        spec: builds the environment, and another instance for every fork.
         task: the problem instance.
-        store: where every turn goes before its observation is returned; None keeps it in memory.
+        store: every turn is stored here before its observation is returned; None keeps the session
+            in memory.
         session_id: unique in the run; random by default.
         group: id of the group, if it belongs to one.
-        sample: which sample of the group's task.
-        seed: for the environment; derived from the session id by default, so that it is recorded
-            and a replay can repeat it.
-        budgets: instead of the environment's own.
-        labels: recorded with the session and given to the environment.
-        snapshot_every: ask the environment for a snapshot after every k-th turn; 0 never.
+        sample: number of the sample in its group.
+        seed: the environment's seed, which is recorded; derived from the session id by default.
+        budgets: replace the environment's own.
+        labels: recorded with the session and passed to the environment.
+        snapshot_every: take a snapshot of the environment after every k-th turn; 0 takes none.
 
     Raises:
         UnknownEnv: the spec names no environment.
@@ -142,24 +156,40 @@ class Session:
         budgets: Budgets,
         snapshot_every: int,
     ) -> None:
-        self.spec = spec
         self.task = task
         self.budgets = budgets
         self.snapshot_every = snapshot_every
         self._ledger = ledger
         self._attempt = attempt
         self._meter = Meter(budgets)
-        self._turns: list[Turn] = []
-        self._conversation: list[Message] = []
-        self._tail = TokenTail()
-        self._env: Env | None = None
-        self._worker = Worker(f"trajgym-env-{self.id[:8]}")
+        self._conversation = Conversation()
+        worker = Worker(
+            f"trajgym-env-{self.id[:8]}",
+            cancel_seconds=spec.resolve().cancel_seconds,
+            on_abandoned=self._note_abandoned,
+        )
+        self._instance = Instance(spec, task, ledger, worker, budgets.observation_bytes)
+        self._abandoned: Fault | None = None
         self._forks: list[Session] = []
         self._is_fork = False
         self._stepping = False
         self._asked_at = 0.0
+        self._agent = "main"
+        self._delegation: Delegation | None = None
 
-    # What a loop needs --------------------------------------------------------------------
+    def __repr__(self) -> str:
+        turns = len(self._conversation.turns)
+        return f"<Session {self.id}: task {self.task.id}, {turns} turns, {self.status}>"
+
+    def _repr_html_(self) -> str:
+        return self.tree._repr_html_()
+
+    # State --------------------------------------------------------------------------------
+
+    @property
+    def spec(self) -> EnvSpec:
+        """Builds the environment, and another instance for every fork."""
+        return self._instance.spec
 
     @property
     def id(self) -> str:
@@ -168,8 +198,13 @@ class Session:
 
     @property
     def record(self) -> SessionRecord:
-        """The session's head."""
+        """The session's record."""
         return self._ledger.record
+
+    @property
+    def agent(self) -> str:
+        """``main``, or the name of a sub-agent."""
+        return self._agent
 
     @property
     def tools(self) -> list[ToolSchema]:
@@ -178,8 +213,8 @@ class Session:
 
     @property
     def messages(self) -> list[Message]:
-        """The conversation that the policy shall answer now; a later step leaves it as it is."""
-        return self._conversation
+        """The conversation that the policy continues next; later steps do not change it."""
+        return self._conversation.messages
 
     @property
     def done(self) -> bool:
@@ -193,7 +228,7 @@ class Session:
 
     @property
     def outcome(self) -> Outcome | None:
-        """What verification found; None while running and for failures."""
+        """The result of verification; None while running and for failures."""
         return self._attempt.outcome
 
     @property
@@ -203,8 +238,8 @@ class Session:
 
     @property
     def turns(self) -> list[Turn]:
-        """The turns of this attempt, root first, those shared with the forked one included."""
-        return list(self._turns)
+        """The turns of this attempt, root first, including those shared with the forked one."""
+        return list(self._conversation.turns)
 
     @property
     def tree(self) -> SessionTree:
@@ -214,12 +249,12 @@ class Session:
     @property
     def prefix_ids(self) -> IntArray | None:
         """int32 ``[S]``: prompt and response ids of the last turn, None if it was not exact."""
-        return self._tail.ids
+        return self._conversation.tail.ids
 
     @property
     def prefix_messages(self) -> int:
-        """How many of :attr:`messages` those ids hold: all but the last observation."""
-        return len(self._conversation) - (len(self._turns[-1].observation) if self._turns else 0)
+        """How many of :attr:`messages` those ids cover: all but the last observation."""
+        return self._conversation.prefix_messages
 
     @property
     def images(self) -> dict[str, bytes]:
@@ -228,109 +263,203 @@ class Session:
 
     @property
     def limits(self) -> TurnLimits:
-        """What the budgets leave for the next policy call."""
+        """What is left of the budgets for the next policy call."""
         return self._meter.limits
 
     @property
+    def seconds_left(self) -> float | None:
+        """The agent's seconds that are left for the whole attempt, None without a limit."""
+        limit = self.budgets.seconds
+        return None if limit is None else max(limit - self.clock.used, 1e-3)
+
+    @property
     def clock(self) -> AgentClock:
-        """The agent's clock; hold it while the agent has to wait for others."""
+        """The agent's clock; hold it while the agent waits for something outside its control."""
         return self._meter.clock
 
-    async def ask(self, call: Awaitable[Reply]) -> Reply | None:
-        """Wait for a policy's answer on the agent's clock.
+    async def ask(
+        self, call: Awaitable[Reply], *, cancel_seconds: float = CANCEL_SECONDS
+    ) -> Reply | None:
+        """Await a policy's reply, counting the agent's time.
+
+        Args:
+            call: the policy's answer.
+            cancel_seconds: in which the call has to end once it is cancelled; then it is
+                abandoned.
 
         Returns:
-            The reply to :meth:`step` with; None if the agent's time ran out: the attempt has then
-            been ended as truncated, verified and scored.
+            The reply, to be passed to :meth:`step`; None if the agent's time ran out, in which
+            case the attempt has been truncated, verified and scored. If the call had to be
+            abandoned, the attempt has ended as ``failed:policy`` instead.
+
+        Raises:
+            InvalidInput: the policy did not return a :class:`Reply`.
+            trajgym.envs.faults.UserCodeExit: the policy raised a ``BaseException`` that is not an
+                ``Exception``, such as ``SystemExit``.
         """
         self._asked_at = time.time()
         used = self.clock.used
         try:
             async with self.clock.running(self._meter.seconds_left):
-                reply = await call
+                with contained():
+                    reply = await stoppable(
+                        call,
+                        "the policy",
+                        seconds=cancel_seconds,
+                        on_abandoned=self._note_abandoned_policy,
+                    )
+                paused = paused_seconds(reply)
         except OutOfTime:
             cut = self._meter.out_of_time()
             await self.truncate(cut.budget, str(cut))
             return None
-        self.clock.give_back(min(reply.paused_seconds, self.clock.used - used))
+        self.clock.give_back(min(paused, self.clock.used - used))
         self._meter.turn_seconds += self.clock.used - used
         return reply
 
     async def step(self, reply: Reply | Message | str) -> StepResult:
-        """Carry out an assistant message and record the turn.
+        """Execute an assistant message and record the turn.
 
         Args:
             reply: a :class:`Reply`, an assistant message, or its text.
 
         Returns:
-            What the environment answered. The turn is durable by then.
+            The environment's response. The turn is durable when this returns.
 
         Raises:
-            SessionEnded: the attempt is over.
-            InvalidInput: not an assistant message, ids that do not fit, or a step in progress;
-                nothing was recorded and the attempt goes on.
-            StoreError: the turn could not be kept.
+            SessionEnded: the attempt has ended.
+            InvalidInput: ``reply`` is not an assistant message, its ids are inconsistent, or
+                another step is in progress; nothing was recorded and the attempt continues.
+            StoreError: the turn could not be stored.
         """
-        if self._env is None or self.done:
-            raise SessionEnded(f"session {self.id}: the attempt is over ({self.status})")
+        env = self._instance.env
+        if env is None or self.done:
+            raise SessionEnded(f"session {self.id}: the attempt has ended ({self.status})")
         if self._stepping:
             raise InvalidInput(f"session {self.id}: another step is in progress")
+        if self._delegation is not None:
+            raise InvalidInput(
+                f"session {self.id}: the last turn waits for sub-agents; run those in spawned, "
+                "then call join()"
+            )
         checked = as_reply(reply, len(self._ledger.turns))
-        taken = None if checked.sampled is None else self._tail.take(checked.sampled)
+        tail = self._conversation.tail
+        taken = None if checked.sampled is None else tail.take(checked.sampled)
         self._stepping = True
         try:
-            return await self._step(self._env, checked, taken)
+            return await self._step(env, checked, taken)
         finally:
             self._stepping = False
 
+    # Sub-agents ---------------------------------------------------------------------------
+
+    @property
+    def spawned(self) -> list[SubAgent]:
+        """The sub-agents that the last turn waits for, in the order of their calls.
+
+        Run each one to its end inside ``async with``, like a session, then call :meth:`join`.
+        """
+        return [] if self._delegation is None else self._delegation.agents
+
+    def spawn(self, spawn: Spawn) -> SubAgent:
+        """Add a sub-agent to the last turn, besides those that its tools asked for.
+
+        Its answer is a user message instead of a tool result.
+
+        Raises:
+            SessionEnded: the attempt is over.
+            InvalidInput: there is no turn yet, or ``spawn`` names tools that there are not.
+        """
+        env, turns = self._instance.env, self._conversation.turns
+        if env is None or self.done:
+            raise SessionEnded(f"session {self.id}: the attempt is over ({self.status})")
+        if not turns or self._stepping:
+            raise InvalidInput(f"session {self.id}: a sub-agent is spawned after a turn")
+        child = self._subagent(spawn)
+        if self._delegation is None:
+            self._delegation = Delegation(self._execution(env, turns[-1].message, None), [])
+        self._delegation.ask(child)
+        return child
+
+    async def join(self) -> StepResult:
+        """Return the sub-agents' answers to the agent, as the observation of its last turn.
+
+        They are recorded as context of the agent's next turn, whose ``returns`` names the last
+        turns of the sub-agents. If one of them failed, so does this attempt, by the same part.
+
+        Raises:
+            InvalidInput: the last turn waits for no sub-agent, or one of them has not ended.
+        """
+        delegation = self._delegation
+        if delegation is None:
+            raise InvalidInput(f"session {self.id}: the last turn waits for no sub-agent")
+        if late := [agent.agent for agent in delegation.agents if not agent.done]:
+            raise InvalidInput(f"session {self.id}: sub-agents {late} have not ended")
+        self._delegation = None
+        for agent in delegation.agents:
+            self.clock.charge(agent.clock.used)
+            if agent.status.kind == "failed":
+                cause = f"sub-agent {agent.agent!r}: {agent.attempt.cause}"
+                await self.fail(agent.status.detail, cause, agent.attempt.error)
+                return StepResult([], None, self.done)
+        returns = delegation.collect(self.budgets.observation_bytes)
+        self._conversation.receive(delegation.results, returns)
+        await self._end_if_over(delegation.run)
+        return StepResult(delegation.results, None, self.done)
+
     async def truncate(self, budget: str, cause: str) -> None:
-        """End the attempt because the agent used something up; it is verified and scored."""
+        """End the attempt because the agent reached a limit; it is verified and scored."""
         await self._end(Status("truncated", budget), cause)
 
     async def fail(self, part: str, cause: str, error: str = "") -> None:
-        """End the attempt because something outside the agent's control broke; no score."""
-        await self._end(Status("failed", part), cause, error)
+        """End the attempt without a score because something outside the agent's control failed."""
+        await self._end(Status("failed", part), replace_surrogates(cause), error)
 
     async def cancel(self, cause: str) -> None:
-        """End the attempt because nobody wants it any more; no score."""
+        """End the attempt without a score because the caller abandons it."""
         await self._end(Status("cancelled"), cause)
+
+    # Forks --------------------------------------------------------------------------------
 
     async def fork(self, turn: int | None) -> Session:
         """Open a rival attempt that shares this attempt's turns up to ``turn``.
 
         The environment is restored from the nearest snapshot, and the turns since then are
-        carried out again; their observations must equal the recorded ones. Use the result as a
+        executed again; their observations must equal the recorded ones. Use the result as a
         context manager; it is closed with this session at the latest.
 
         Args:
             turn: index of the turn after which to fork; None forks before the first turn.
 
         Raises:
-            Unforkable: the environment says so, the task does (``"replayable": false`` in its
-                data), or the turn ended the episode.
-            ForkDiverged: the replay saw something else than what was recorded.
+            Unforkable: the environment or the task (``"replayable": false`` in its data) declares
+                that it can't be forked, the turn ended the episode, or a turn up to it spawned a
+                sub-agent.
+            ForkDiverged: the replay gave other observations than those recorded.
             InvalidInput: the turn is not part of this attempt.
         """
-        shared = self._shared_turns(turn)
-        if not self.spec.resolve().forkable:
-            raise Unforkable(f"environment {self.spec.id!r} declares that it can't be forked")
-        if self.task.data.get("replayable") is False:
-            raise Unforkable(f"task {self.task.id!r} declares that it can't be replayed")
-        if shared and shared[-1].done:
-            raise Unforkable(f"turn {turn} ended the episode: fork an earlier one")
+        own = self._conversation
+        shared = own.up_to(turn)
+        if shared is None:
+            raise InvalidInput(
+                f"session {self.id}: turn {turn} is not part of attempt {self._attempt.index}",
+            )
+        check_forkable(self.spec, self.task, shared, self._ledger.turns)
         rival = Session.__new__(Session)
         rival._open(
             self.spec, self.task, self._ledger, self._attempt, self.budgets, self.snapshot_every
         )
         rival._is_fork = True
         try:
-            await rival._replay(shared)
+            rival._conversation.others = own.others.up_to(shared)
+            replay = Replay(self._ledger, rival._instance, rival._conversation, rival._meter)
+            await replay.run(shared)
             rival._attempt = self._ledger.new_attempt(turn)
             await self._ledger.put_attempt(rival._attempt)
         except BaseException as error:
-            # Cancelled while the store took it: it may be there, so its end has to be, too.
+            # Cancelled while it was being stored: if it is there, its end must be too.
             opened = rival._attempt is not self._attempt and not isinstance(error, StoreError)
-            end = rival._leave(error) if opened else rival._close_env()
+            end = rival._leave(error) if opened else rival._instance.close()
             await finish_despite_cancel(end, rival._leave_seconds())
             raise
         self._forks.append(rival)
@@ -345,24 +474,33 @@ class Session:
     async def __aenter__(self) -> Self:
         if self._is_fork:
             return self
+        limit: asyncio.Timeout | None = None
         try:
-            await self._ledger.begin()
-            self._env = self.spec.make()
-            async with asyncio.timeout(self._env.reset_seconds):
-                self._conversation = await self._reset(self._env)
-        except TimeoutError:
-            seconds = self.spec.resolve().reset_seconds
-            await self.fail("env", f"reset did not end within {seconds} s")
+            if not self._conversation.spawned:
+                await self._ledger.begin()
+            env = self._instance.make()
+            async with asyncio.timeout(env.reset_seconds) as limit:
+                opening = await self._instance.reset(env, self._meter.remaining())
+            self._conversation.messages = opening
+            await self._record_others(env)
         except StoreError:
             raise
-        except Exception as error:  # noqa: BLE001 - boundary: environment code
-            await self.fail(*fault_of(error))
+        except Exception as error:
+            # boundary: environment code
+            if not self._ledger.begun and self._ledger.store is not None:
+                raise
+            if limit is not None and limit.expired():
+                seconds = self.spec.resolve().reset_seconds
+                await self.fail("env", f"reset did not end within {seconds} s")
+            else:
+                await self.fail(*fault_of(error))
         except BaseException:
             await finish_despite_cancel(
                 self.cancel("cancelled during reset"), self._leave_seconds()
             )
             raise
-        self._ledger.opening = self._conversation
+        if not self._conversation.spawned:
+            self._ledger.opening = self._conversation.messages
         return self
 
     async def __aexit__(
@@ -374,144 +512,98 @@ class Session:
         await finish_despite_cancel(self._leave(error), self._leave_seconds())
 
     async def _leave(self, error: BaseException | None) -> None:
-        for rival in self._forks:
-            await rival._leave(None)
+        inner: list[Session] = [*self._forks, *self.spawned]
+        for session in inner:
+            await session._leave(None)
         if isinstance(error, Exception):
             await self.fail(*fault_of(error, getattr(error, "part", None) or "caller"))
         elif error is not None:
             await self.cancel(f"{type(error).__name__} while the attempt was running")
         else:
             await self.cancel("left before the episode ended")
-        await self._close_env()
+        await self._instance.close()
 
     def _leave_seconds(self) -> float:
-        return _GRACE + (1 + len(self._forks)) * self.spec.resolve().close_seconds
+        env = self.spec.resolve()
+        return _GRACE + (1 + len(self._forks)) * (env.close_seconds + env.cancel_seconds)
 
-    async def _close_env(self) -> None:
-        env, self._env = self._env, None
-        if env is None:
-            return
-        try:
-            async with asyncio.timeout(env.close_seconds):
-                await self._worker.call(env.close)
-        except Exception:  # noqa: BLE001 - boundary: a broken close must not change how the attempt ended
-            _log.exception("session %s: closing the environment failed", self.id)
-        finally:
-            self._worker.stop()
+    def _note_abandoned(self, cause: str) -> None:
+        self._abandoned = self._abandoned or Fault("env", cause, "")
 
-    async def _reset(self, env: Env) -> list[Message]:
-        env.labels = {"session": self.id, **self.record.labels}
-        env.remaining = self._meter.remaining()
-        opening = await self._worker.call(env.reset, self.task, self.record.seed)
-        if isinstance(opening, ToolResult):
-            keep, limit = self._ledger.keep_image, self.budgets.observation_bytes
-            opening = [{"role": "user", "content": content_parts(opening.content, keep, limit)}]
-        elif isinstance(opening, str):
-            opening = [{"role": "user", "content": opening}]
-        if not isinstance(opening, list) or not opening:
-            raise TypeError(
-                f"reset() returned {type(opening).__name__}; return the first message's text, or "
-                "a list of messages",
-            )
-        for message in opening:
-            check_message(message, "reset()")
-        return replace_surrogates(opening)
+    def _note_abandoned_policy(self, cause: str) -> None:
+        self._abandoned = self._abandoned or Fault("policy", cause, "")
 
     # One turn -----------------------------------------------------------------------------
 
     async def _step(self, env: Env, reply: Reply, taken: Taken | None) -> StepResult:
+        talk, used = self._conversation, self.clock.used
         started, policy_seconds = self._asked_at or time.time(), self._meter.turn_seconds
-        used = self.clock.used
-        usage = reply.usage or usage_of(taken)
-        run = self._execution(env, reply.message, usage)
-        await self._execute(run, reply)
+        run = self._execution(env, reply.message, reply.usage or usage_of(taken))
+        await execute(run, reply, self._meter)
         env_seconds = self.clock.used - used
-        edge, kept, context = self._place(reply, broken=taken is not None and taken.broken)
-        turn = Turn(
-            index=-1,
-            parent=self._turns[-1].index if self._turns else None,
-            edge=edge,
-            attempt=self._attempt.index,
-            kept=kept,
-            context=context,
-            message=reply.message,
-            observation=run.observation,
-            calls=run.calls,
-            reward=run.reward,
-            done=run.done,
-            signals=replace_surrogates(run.signals),
-            finish=reply.finish,
-            usage=usage,
-            sampling=reply.sampling,
-            policy=reply.policy,
-            synthetic=reply.synthetic,
-            tokens=None if taken is None else taken.tokens,
-            started_at=started,
-            policy_seconds=policy_seconds,
-            env_seconds=env_seconds,
-        )
-        if self.snapshot_every and not run.ended:
+        broken = taken is not None and taken.broken
+        place = talk.place(reply, self._attempt.index, broken=broken)
+        turn = turn_of(reply, taken, run, place)
+        turn.attempt, turn.agent = self._attempt.index, self._agent
+        turn.started_at, turn.policy_seconds = started, policy_seconds
+        turn.env_seconds = env_seconds
+        waits = bool(run.spawns) and not run.ended
+        if waits:
+            turn.observation = []  # it follows once the sub-agents have answered
+        if self.snapshot_every and not run.ended and not waits:
             await self._snapshot(env, turn, run)
-        await self._ledger.append(turn)
-        self._advance(turn, TokenTail() if taken is None else taken.tail)
-        self._attempt.leaf = turn.index
-        await self._end_if_over(run)
-        return StepResult(turn.observation, turn.reward, self.done)
-
-    def _execution(self, env: Env, message: Message, usage: Usage | None) -> Execution:
-        env.remaining = self._meter.remaining(1, usage)
-        return Execution(
-            env=env,
-            worker=self._worker,
-            message=message,
-            keep_image=self._ledger.keep_image,
-            text_limit=self.budgets.observation_bytes,
-        )
-
-    async def _execute(self, run: Execution, reply: Reply) -> None:
-        if reply.finish == "length":
-            run.cut = self._meter.out_of_tokens()
-        elif reply.finish == "abort":
-            run.fault = Fault("policy", "the engine aborted the response", "")
-        else:
-            try:
-                async with self.clock.running(self._meter.seconds_left):
-                    await run.run()
-            except OutOfTime:
-                run.cut = run.cut or self._meter.out_of_time()
-                run.settle("timeout")
-                return
-        run.settle()
-
-    def _place(self, reply: Reply, *, broken: bool) -> tuple[Edge, int | None, list[Message]]:
-        """Return edge, kept messages and new context of the turn that this reply makes."""
-        own = bool(self._turns) and self._turns[-1].attempt == self._attempt.index
-        edge: Edge = "continue" if own or not self._attempt.index else "alternative"
-        before = self._conversation
-        seen = before if reply.context is None else reply.context
-        if not self._turns:
-            return edge, None, list(seen)
-        rewritten: Edge = "rewrite" if edge == "continue" else edge
-        if seen == before:
-            return (rewritten if broken else edge), None, []
-        pairs = zip(seen, before, strict=False)
-        kept = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(seen), len(before)))
-        return rewritten, kept, seen[kept:]
-
-    def _advance(self, turn: Turn, tail: TokenTail) -> None:
-        kept = self._conversation[: turn.kept] if self._turns else []
-        self._conversation = [*kept, *turn.context, turn.message, *turn.observation]
-        self._turns.append(turn)
-        self._tail = tail
+        try:
+            await self._ledger.append(turn)
+        except InvalidInput as error:  # as_reply has checked what the policy gave
+            await self.fail("env", f"the turn can't be recorded: {error}")
+            return StepResult([], None, self.done)
+        talk.advance(turn, TokenTail() if taken is None else taken.tail)
         self._meter.count(turn)
         self._asked_at = 0.0
+        self._attempt.leaf = turn.index
+        try:
+            await self._record_others(env)
+        except InvalidInput as error:
+            await self.fail("env", f"a turn that the environment noted can't be recorded: {error}")
+            return StepResult(turn.observation, turn.reward, self.done)
+        if waits and self._meter.used_up() is None:
+            await self._delegate(run)
+        else:
+            await self._end_if_over(run)
+        return StepResult(turn.observation, turn.reward, self.done)
+
+    async def _record_others(self, env: Env) -> None:
+        """Record what others said since the agent's last turn; it is durable when this returns."""
+        noted = env.take_others()
+        if not noted:
+            return
+        others, after = self._conversation.others, self._conversation.last
+        for turn in others.made(noted, self._attempt.index):
+            await self._ledger.append(turn)
+            others.add(turn, after)
+
+    def _subagent(self, spawn: Spawn) -> SubAgent:
+        from trajgym.envs._subagent import SubAgent  # a sub-agent is a session itself
+
+        return SubAgent(self, spawn)
+
+    async def _delegate(self, run: Execution) -> None:
+        """Open the sub-agents that the turn's tools asked for."""
+        try:
+            children = {place: self._subagent(run.spawns[place]) for place in sorted(run.spawns)}
+        except (InvalidInput, UnknownEnv) as error:  # what the environment asked for
+            await self.fail("env", str(error))
+            return
+        self._delegation = Delegation(run, run.observation, children)
+
+    def _execution(self, env: Env, message: Message, usage: Usage | None) -> Execution:
+        return self._instance.execution(env, message, self._meter.remaining(1, usage))
 
     async def _snapshot(self, env: Env, turn: Turn, run: Execution) -> None:
-        if (len(self._turns) + 1) % self.snapshot_every:
+        if (len(self._conversation.turns) + 1) % self.snapshot_every:
             return
         try:
-            async with asyncio.timeout(env.reset_seconds):
-                turn.snapshot = await self._worker.call(env.snapshot)
+            turn.snapshot = await self._instance.snapshot(env)
         except Exception as error:  # noqa: BLE001 - boundary: environment code
             run.fault = fault_of(error)
 
@@ -521,7 +613,7 @@ class Session:
         if run.fault is not None:
             await self.fail(*run.fault)
         elif run.cut is not None:
-            await self.truncate(run.cut.budget, str(run.cut))
+            await self.truncate(str(run.cut.budget), message_of(run.cut))
         elif run.done:
             await self._end(Status("completed"), "")
         elif (cut := self._meter.used_up()) is not None:
@@ -532,65 +624,24 @@ class Session:
         if attempt.status.ended:
             return
         outcome = None
-        if status.scored and self._env is not None:
-            try:
-                async with asyncio.timeout(self._env.verify_seconds):
-                    outcome = as_outcome(await self._worker.call(self._env.verify))
-            except TimeoutError:
-                status = Status("failed", "verify")
-                cause = f"verify did not end within {self._env.verify_seconds} s"
-            except Exception as caught:  # noqa: BLE001 - boundary: environment code
-                part, cause, error = fault_of(caught, "verify")
+        if self._abandoned is not None and status.kind != "cancelled":
+            # Part of the attempt may still be running: there is no state that could be verified.
+            part, cause, error = self._abandoned
+            status = Status("failed", part)
+        env = self._instance.env
+        if status.scored and env is not None:
+            # Scored as it will be recorded: with the status that it ends with.
+            ended = replace(attempt, status=status, cause=cause)
+            tree = self._ledger.tree(ended)
+            found = await verified(env, self._instance.worker, self.task, tree, ended)
+            if isinstance(found, Fault):
+                part, cause, error = found
+                if self._abandoned is not None:
+                    cause = self._abandoned.cause
                 status = Status("failed", part)
+            else:
+                outcome = found
         attempt.outcome, attempt.status = outcome, status
         attempt.cause, attempt.error, attempt.ended_at = cause, error, time.time()
         await self._ledger.put_attempt(attempt)
-        await self._close_env()
-
-    # Forks --------------------------------------------------------------------------------
-
-    def _shared_turns(self, turn: int | None) -> list[Turn]:
-        if turn is None:
-            return []
-        for position, own in enumerate(self._turns):
-            if own.index == turn:
-                return self._turns[: position + 1]
-        raise InvalidInput(
-            f"session {self.id}: turn {turn} is not part of attempt {self._attempt.index}",
-        )
-
-    async def _replay(self, shared: list[Turn]) -> None:
-        """Bring a fresh environment to the state after ``shared``, or raise."""
-        env = self._env = self.spec.make()
-        start = max((i for i, turn in enumerate(shared) if turn.snapshot), default=-1)
-        async with asyncio.timeout(env.reset_seconds):
-            await self._reopen(env, shared[start].snapshot if start >= 0 else None)
-        tree = self.tree
-        for position, turn in enumerate(shared):
-            if position > start:
-                await self._repeat(env, turn)
-            self._advance(turn, tail_of(tree, turn))
-
-    async def _reopen(self, env: Env, snapshot: str | None) -> None:
-        if snapshot is not None:
-            env.labels = {"session": self.id, **self.record.labels}
-            await self._worker.call(env.restore, self.task, self.record.seed, snapshot)
-            return
-        self._conversation = await self._reset(env)
-        if self._conversation != self._ledger.opening:
-            raise ForkDiverged(
-                f"session {self.id}: reset gave another opening; derive it from task and seed",
-            )
-
-    async def _repeat(self, env: Env, turn: Turn) -> None:
-        run = self._execution(env, turn.message, turn.usage)
-        async with asyncio.timeout(self.budgets.seconds_per_turn):
-            await run.run()
-        run.settle()
-        if run.fault is not None:
-            raise ForkDiverged(f"session {self.id}: turn {turn.index}: {run.fault.cause}")
-        if run.observation != turn.observation:
-            raise ForkDiverged(
-                f"session {self.id}: replaying turn {turn.index} gave another observation; make "
-                "the environment deterministic, take snapshots, or declare it unforkable",
-            )
+        await self._instance.close()

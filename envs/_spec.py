@@ -1,14 +1,15 @@
-"""Specs: environments by name and JSON configuration, fit to cross process borders."""
+"""Specs: environments by name and JSON configuration, which can be sent to other processes."""
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from trajgym.envs._env import Env
 from trajgym.envs._errors import UnknownEnv
+from trajgym.envs._tasks import problems
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
@@ -21,11 +22,12 @@ _registry: dict[str, type[Env]] = {}
 
 
 class EnvSpec(BaseModel):
-    """Which environment, with which settings: what builds one :class:`Env` per session or fork.
+    """The name and configuration of an environment; builds one :class:`Env` per session or fork.
 
     Attributes:
-        id: a registered name, an entry point of the group ``trajgym.envs``, or
-            ``package.module:Class``.
+        id: a registered name, an entry point of the group ``trajgym.envs``,
+            ``package.module:Class``, or the URL of a served environment
+            (``http://host:port/envs/NAME``).
         config: keyword arguments of the class; JSON values.
     """
 
@@ -38,11 +40,15 @@ class EnvSpec(BaseModel):
         """Return the environment class for this configuration.
 
         Raises:
-            UnknownEnv: nothing of that id can be imported.
-            InvalidInput: the configuration asks for a variant that is none.
+            UnknownEnv: there is no environment with that id, or it can't be imported.
+            InvalidInput: the configuration names a variant that does not exist, or is malformed.
         """
         from importlib import metadata
 
+        if self.id.startswith(("http://", "https://")):
+            from trajgym.envs.remote import remote_class
+
+            return remote_class(self.id)
         found: object = _registry.get(self.id)
         if found is None and ":" in self.id:
             found = _import(self.id)
@@ -54,28 +60,62 @@ class EnvSpec(BaseModel):
                 f"no environment {self.id!r}; known: {', '.join(registered()) or 'none'}. "
                 "Register one with trajgym.envs.register, or write package.module:Class",
             )
-        return found.variant(self.config)
+        try:
+            return found.variant(self.config)
+        except ValidationError as error:
+            raise self._refused(problems(error)) from error
 
     def make(self) -> Env:
         """Build an instance.
 
         Raises:
             UnknownEnv: see :meth:`resolve`.
-            InvalidInput: the class does not take this configuration.
+            InvalidInput: the class does not accept this configuration, or its rubric has judged
+                parts and the configuration gives it no judge.
         """
         cls = self.resolve()
         try:
-            return cls(**self.config)
-        except TypeError as error:
-            raise InvalidInput(f"environment {self.id!r}: bad configuration: {error}") from error
+            env = cls(**self.config)
+        except (TypeError, ValidationError) as error:
+            what = problems(error) if isinstance(error, ValidationError) else error
+            raise InvalidInput(f"environment {self.id!r}: invalid configuration: {what}") from error
+        judged = [] if env.rubric is None else [part.name for part in env.rubric.judged]
+        if judged and env.judge is None:
+            raise InvalidInput(
+                f"environment {self.id!r}: a model judges the rubric's parts {judged}, and there "
+                "is no judge: set self.judge (a ChatModel) in __init__, usually from the "
+                "configuration",
+            )
+        return env
+
+    def _refused(self, what: str) -> InvalidInput:
+        return InvalidInput(f"environment {self.id!r}: invalid configuration: {what}")
 
     def to_json(self) -> dict[str, Any]:
         """Return ``{"id": ..., "config": {...}}``."""
         return self.model_dump(mode="json")
 
+    @classmethod
+    def from_json(cls, data: object, where: str = "environment") -> Self:
+        """Read the form that :meth:`to_json` returns, such as the ``env`` of a session's record.
+
+        Args:
+            data: JSON values.
+            where: what they belong to, for the error.
+
+        Raises:
+            InvalidInput: a field is missing, malformed or unknown; the message names it.
+        """
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise InvalidInput(
+                f'{where}: {problems(error)}; expected {{"id": ..., "config": {{...}}}}'
+            ) from error
+
 
 def register(env_id: str) -> Callable[[type[Env]], type[Env]]:
-    """Class decorator: make an environment available under a name in this process."""
+    """Class decorator that registers an environment under a name in this process."""
 
     def add(cls: type[Env]) -> type[Env]:
         _registry[env_id] = cls
@@ -85,7 +125,7 @@ def register(env_id: str) -> Callable[[type[Env]], type[Env]]:
 
 
 def registered() -> list[str]:
-    """Return the names of environments that can be made here, sorted."""
+    """Return the names of all registered and installed environments, sorted."""
     from importlib import metadata
 
     return sorted({*_registry, *(entry.name for entry in metadata.entry_points(group=_GROUP))})

@@ -1,4 +1,4 @@
-"""Plain (not async) environment code, run off the event loop."""
+"""Running plain (not async) environment code in threads, and clean-up despite cancellation."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from trajgym.envs._stoppable import CANCEL_SECONDS, stoppable
+from trajgym.envs.faults import contained
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -17,10 +20,11 @@ __all__ = ["Worker", "finish_despite_cancel", "inline"]
 
 _INLINE = "__trajgym_inline__"
 _F = TypeVar("_F", bound="Callable[..., Any]")
+_T = TypeVar("_T")
 
 
 def inline(function: _F) -> _F:
-    """Mark a plain method that does nothing slow: it needs no thread."""
+    """Mark a plain method that does not block, so that it is called without a thread."""
     setattr(function, _INLINE, True)
     return function
 
@@ -28,24 +32,51 @@ def inline(function: _F) -> _F:
 class Worker:
     """One daemon thread for the plain methods of one environment.
 
-    All of them run in the same thread, so that libraries that are bound to a thread work. A call
-    that hangs can't be killed: the waiter goes on, the thread is left behind, and the next call
-    gets a new one. Hung environments therefore never use up a shared pool.
+    All of them run in the same thread, for libraries that are bound to a thread. A call that hangs
+    can't be killed: the caller continues after cancellation, the thread is abandoned, and the next
+    call gets a new one. Hung environments therefore can't exhaust a shared pool. Async methods run
+    in the caller's task; one that ignores its cancellation is abandoned.
+
+    Args:
+        name: name of the thread.
+        cancel_seconds: in which an async method has to end once it is cancelled.
+        on_abandoned: called with a description when an async method was abandoned.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        cancel_seconds: float = CANCEL_SECONDS,
+        on_abandoned: Callable[[str], object] | None = None,
+    ) -> None:
+        self._cancel_seconds = cancel_seconds
+        self._on_abandoned = on_abandoned
         self._name = name
         self._queue: SimpleQueue[Callable[[], None] | None] | None = None
         self._busy = False
 
     async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Await an async function; run a plain one in the thread and await its result."""
-        if getattr(function, _INLINE, False):
-            return function(*args, **kwargs)
-        if inspect.iscoroutinefunction(function):
-            return await function(*args, **kwargs)
-        result = await self._submit(function, args, kwargs)
-        return await result if inspect.isawaitable(result) else result
+        """Await an async function; run a plain one in the thread and await its result.
+
+        Raises:
+            UserCodeExit: see :class:`trajgym.envs.faults.contained`.
+        """
+        with contained():
+            if getattr(function, _INLINE, False):
+                return function(*args, **kwargs)
+            if not _is_coroutine_function(function):
+                result = await self._submit(function, args, kwargs)
+                if not inspect.isawaitable(result):
+                    return result
+            else:
+                result = function(*args, **kwargs)
+            return await stoppable(
+                result,
+                getattr(function, "__qualname__", type(function).__name__),
+                seconds=self._cancel_seconds,
+                on_abandoned=self._on_abandoned,
+            )
 
     def _submit(
         self,
@@ -82,24 +113,34 @@ class Worker:
             result: Any = None
             error: BaseException | None = None
             try:
-                result = context.run(function, *args, **kwargs)
-            except StopIteration as stop:  # a future can't carry it
+                with contained():
+                    result = context.run(function, *args, **kwargs)
+            except StopIteration as stop:  # a future can't raise StopIteration
                 error = RuntimeError(f"{function!r} raised StopIteration: {stop}")
             except BaseException as caught:  # noqa: BLE001 - boundary: it travels to the waiter
                 error = caught
             try:
                 loop.call_soon_threadsafe(settle, result, error)
-            except RuntimeError:  # the loop has ended: nobody waits any more
+            except RuntimeError:  # the loop has ended, and the waiter with it
                 return
 
         queue.put(work)
         return future
 
     def stop(self) -> None:
-        """Let the thread end after the call it is in, if any."""
+        """End the thread after its current call."""
         if self._queue is not None:
             self._queue.put(None)
             self._queue = None
+
+
+def _is_coroutine_function(function: Callable[..., Any]) -> bool:
+    # Once a turn: methods have their function's code, and looking at its flags takes a tenth of
+    # the time of inspect's answer.
+    code = getattr(function, "__code__", None)
+    if code is not None and code.co_flags & inspect.CO_COROUTINE:
+        return True
+    return inspect.iscoroutinefunction(function)
 
 
 def _serve(queue: SimpleQueue[Callable[[], None] | None]) -> None:
@@ -107,13 +148,18 @@ def _serve(queue: SimpleQueue[Callable[[], None] | None]) -> None:
         work()
 
 
-async def finish_despite_cancel(work: Awaitable[Any], seconds: float) -> Any:
-    """Wait for clean-up even if this task is cancelled meanwhile; then pass the cancellation on.
+async def finish_despite_cancel(work: Awaitable[_T], seconds: float | None = None) -> _T:
+    """Wait for clean-up even if this task is cancelled; then raise the cancellation.
+
+    Args:
+        work: the clean-up, which runs in its own task.
+        seconds: its deadline; None if it has its own.
 
     Raises:
         TimeoutError: the work did not end within ``seconds``; it was cancelled.
+        asyncio.CancelledError: the caller was cancelled while the work ran; the work has ended.
     """
-    task = asyncio.ensure_future(asyncio.wait_for(work, seconds))
+    task = asyncio.ensure_future(work if seconds is None else asyncio.wait_for(work, seconds))
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
@@ -122,6 +168,6 @@ async def finish_despite_cancel(work: Awaitable[Any], seconds: float) -> Any:
             cancelled = error
     if cancelled is not None:
         if not task.cancelled():
-            task.exception()  # seen: the cancellation is what the caller must hear of
+            task.exception()  # retrieved: the caller gets the cancellation instead
         raise cancelled
     return task.result()

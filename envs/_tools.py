@@ -1,4 +1,4 @@
-"""Tools: methods that the agent may call, with schemas made from their signatures."""
+"""Tools: methods that the agent can call, with schemas generated from their signatures."""
 
 from __future__ import annotations
 
@@ -14,11 +14,21 @@ from trajgym.envs._errors import ToolError
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from trajgym.envs._spawn import Spawn
     from trajgym.trajectory import ToolSchema
 
-__all__ = ["Content", "Image", "InvalidArguments", "Tool", "ToolResult", "tool", "tools_of"]
+__all__ = [
+    "Content",
+    "Image",
+    "InvalidArguments",
+    "Tool",
+    "ToolResult",
+    "declare_tools",
+    "tool",
+    "tools_of",
+]
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 _MARK = "__trajgym_tool__"
@@ -27,7 +37,7 @@ _PREFIX = "arg_"  # keeps parameters called `json` or `copy` off the names of py
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image in an observation; the session keeps the bytes once and refers to them by hash.
+    """An image in an observation; the session stores the bytes once and refers to them by hash.
 
     Args:
         data: the encoded image.
@@ -43,15 +53,16 @@ Content: TypeAlias = "str | Sequence[str | Image]"
 
 @dataclass(slots=True, kw_only=True)
 class ToolResult:
-    """What a tool call or a response gives back.
+    """The result of a tool call or a response.
 
     Args:
         content: text, or texts and images in order.
         reward: step reward of this call, None if it has none.
         done: the episode ends with this turn; later calls of the turn are not executed.
-        truncated: the name of a limit of the environment that this turn reached: the attempt ends
-            as ``truncated:<name>``, which is verified and scored.
-        signals: facts for derivers, merged into the turn's signals; JSON values.
+        truncated: the name of a limit of the environment that this turn reached; the attempt then
+            ends as ``truncated:<name>``, and is verified and scored.
+        signals: values for derivers, merged into the turn's signals; JSON values.
+        spawn: a sub-agent whose answer becomes the content; for tool calls only.
     """
 
     content: Content = ""
@@ -59,10 +70,11 @@ class ToolResult:
     done: bool = False
     truncated: str = ""
     signals: dict[str, Any] = field(default_factory=dict)
+    spawn: Spawn | None = None
 
 
 class InvalidArguments(ToolError):
-    """The arguments of a tool call do not validate; the agent reads what was wrong."""
+    """The arguments of a tool call are invalid; the message is returned to the agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +82,11 @@ class Tool:
     """One tool of an environment class.
 
     Args:
-        name: as the policy calls it.
+        name: the name by which the policy calls it.
         function: the plain function on the class.
-        arguments: model that validates the JSON arguments.
-        schema: what the policy is shown.
-        concurrent: calls of one turn may overlap.
+        arguments: pydantic model that validates the JSON arguments.
+        schema: the JSON schema that the policy is shown.
+        concurrent: whether calls in the same turn may overlap.
         parameters: names of the parameters.
         is_async: whether the function is a coroutine function.
     """
@@ -91,7 +103,8 @@ class Tool:
         """Return keyword arguments from the JSON text of a call.
 
         Raises:
-            InvalidArguments: malformed JSON, missing, unknown or ill-typed arguments.
+            InvalidArguments: the JSON is malformed, or arguments are missing, unknown or have the
+                wrong type.
         """
         try:
             model = self.arguments.model_validate_json(arguments or "{}")
@@ -118,13 +131,14 @@ def tool(
     """Mark a method of an :class:`Env` as a tool.
 
     The schema comes from the type hints and the docstring (its first paragraph, and the ``Args:``
-    section in Google style). The method returns text or a :class:`ToolResult`; ``ToolError`` or
-    ``ValueError`` is answered to the agent as an error. Plain functions run in a thread.
+    section in Google style). The method returns text or a :class:`ToolResult`; ``ToolError`` and
+    ``ValueError`` are reported to the agent. Plain functions run in a thread.
 
     Args:
         function: the method.
-        name: what the policy calls it; the method's name by default.
-        concurrent: several calls of one turn may run at once; by default they run in order.
+        name: the name by which the policy calls it; the method's name by default.
+        concurrent: whether calls in the same turn may run concurrently; by default they run in
+            order.
     """
 
     def mark(f: _F) -> _F:
@@ -141,8 +155,8 @@ def tools_of(cls: type) -> Mapping[str, Tool]:
     """Return the tools of an environment class by name, in order of definition.
 
     Raises:
-        InvalidInput: a parameter has no type hint or one that has no JSON schema, or two tools
-            share a name.
+        InvalidInput: a parameter has no type hint or one without a JSON schema, or two tools have
+            the same name.
     """
     if cls in _known:
         return _known[cls]
@@ -159,8 +173,17 @@ def tools_of(cls: type) -> Mapping[str, Tool]:
             if made.name in tools:
                 raise InvalidInput(f"{cls.__name__}: two tools are called {made.name!r}")
             tools[made.name] = made
+    for made in getattr(cls, "added_tools", ()):
+        if made.name in tools:
+            raise InvalidInput(f"{cls.__name__}: two tools are called {made.name!r}")
+        tools[made.name] = made
     _known[cls] = tools
     return tools
+
+
+def declare_tools(cls: type, tools: Iterable[Tool]) -> None:
+    """Give an environment class its tools, in place of those that its methods would make."""
+    _known[cls] = {tool.name: tool for tool in tools}
 
 
 def _make(cls: type, function: Any, name: str, concurrent: bool) -> Tool:
@@ -195,7 +218,7 @@ def _make(cls: type, function: Any, name: str, concurrent: bool) -> Tool:
 
 
 def _without_titles(schema: Any) -> Any:
-    """Drop the titles that pydantic adds: they repeat the names and cost prompt tokens."""
+    """Remove the titles that pydantic adds, which repeat the names and cost prompt tokens."""
     if isinstance(schema, list):
         return [_without_titles(item) for item in schema]
     if not isinstance(schema, dict):

@@ -1,7 +1,7 @@
-"""Both ways between trajgym and gymnasium; needs the extra ``trajgym[gym]``.
+"""Conversion between trajgym and gymnasium environments; needs the extra ``trajgym[gym]``.
 
-:class:`GymnasiumEnv` makes any ``gymnasium.Env`` with discrete or text actions a trajgym
-environment. :func:`register_gymnasium` makes any trajgym environment available through
+:class:`GymnasiumEnv` wraps a ``gymnasium.Env`` with discrete or text actions as a trajgym
+environment. :func:`register_gymnasium` makes a trajgym environment available through
 ``gymnasium.make``.
 """
 
@@ -16,7 +16,8 @@ from trajgym.envs._env import Env
 from trajgym.envs._errors import EnvironmentFault, SessionEnded, ToolError
 from trajgym.envs._session import Session
 from trajgym.envs._tools import ToolResult, tool
-from trajgym.trajectory import InvalidInput, Message, MissingExtra, Outcome, Task, text_of
+from trajgym.trajectory import InvalidInput, Message, Outcome, Task, text_of
+from trajgym.trajectory._internal import MissingExtra
 
 try:
     import gymnasium
@@ -35,15 +36,15 @@ __all__ = ["AnyText", "GymnasiumEnv", "TextEnv", "register_gymnasium"]
 class GymnasiumEnv(Env):
     """A ``gymnasium.Env`` as a trajgym environment.
 
-    Discrete actions are taken through the tool ``act``; text actions as the agent's plain
-    messages. The environment's rewards are step rewards; the outcome's score is their sum, and the
-    attempt passed if the episode ended by itself with a positive last reward.
+    Discrete actions are taken with the tool ``act``, text actions as plain messages. The
+    environment's rewards are step rewards; the outcome's score is their sum, and the attempt passes
+    if the episode terminated with a positive last reward.
 
     Args:
-        id: what ``gymnasium.make`` takes.
+        id: id of the environment, for ``gymnasium.make``.
         kwargs: passed to ``gymnasium.make``.
-        actions: names of the discrete actions, in order; numbers work besides.
-        instructions: said to the agent before the first observation.
+        actions: names of the discrete actions, in order; numbers are accepted too.
+        instructions: text that precedes the first observation.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class GymnasiumEnv(Env):
         env = gymnasium.make(self._id, **self._kwargs)
         self._draws = "ansi" in env.metadata.get("render_modes", ())
         if self._draws and "render_mode" not in self._kwargs:
-            # A text picture of the state, where the environment can draw one.
+            # A text rendering of the state, if the environment supports it.
             env.close()
             env = gymnasium.make(self._id, render_mode="ansi", **self._kwargs)
         if not isinstance(env.action_space, (spaces.Discrete, spaces.Text)):
@@ -115,7 +116,7 @@ class GymnasiumEnv(Env):
         return number
 
     def respond(self, message: Message) -> ToolResult:
-        """Take a text action; in environments with discrete actions, remind of the tool."""
+        """Take a text action; with discrete actions, point to the tool."""
         if isinstance(self._env.action_space, spaces.Text):
             return self._step(text_of(message))
         return ToolResult(content=self._how_to_act())
@@ -147,7 +148,7 @@ class GymnasiumEnv(Env):
 
 
 class AnyText(spaces.Text):
-    """A text space that contains every string up to its length, whatever its characters."""
+    """A text space that contains every string up to its length, with any characters."""
 
     def contains(self, x: object) -> bool:
         """Return whether ``x`` is a string that is not too long."""
@@ -155,21 +156,21 @@ class AnyText(spaces.Text):
 
 
 class TextEnv(gymnasium.Env[str, str]):
-    """A trajgym environment as a ``gymnasium.Env`` of texts.
+    """A trajgym environment as a ``gymnasium.Env`` with text actions and observations.
 
     An action is a plain message, or JSON for tool calls: ``{"tool": "add", "arguments": {...}}``
-    or a list of those. The observation is the text of what the environment answered. The reward is
-    the step reward, plus the outcome's score on the last step. ``info`` holds the chat messages,
-    the tools, and at the end ``status`` and ``outcome``.
+    or a list of those. The observation is the text of the environment's response. The reward is the
+    step reward, plus the outcome's score on the last step. ``info`` has the chat messages, the
+    tools, and at the end ``status`` and ``outcome``.
 
     Args:
         spec: the environment.
-        tasks: the tasks; ``reset(options={"task": task_or_id})`` picks one, otherwise the seed.
+        tasks: the tasks; ``reset(options={"task": task_or_id})`` chooses one, otherwise the seed.
         settings: passed to :class:`trajgym.envs.Session` (``store``, ``budgets``, ...).
 
     Raises:
-        EnvironmentFault: from ``reset`` or ``step``, if the environment broke: a failure is never
-            a reward.
+        EnvironmentFault: raised by ``reset`` and ``step`` if the environment fails, because a
+            failure is not a reward.
     """
 
     metadata = {"render_modes": ["ansi"]}  # noqa: RUF012 - declared so by gymnasium
@@ -209,7 +210,7 @@ class TextEnv(gymnasium.Env[str, str]):
         return "\n\n".join(text_of(m) for m in self._session.messages), self._info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Say ``action`` to the environment."""
+        """Take an action."""
         session = self._session
         if session is None or session.done:
             raise SessionEnded("call reset() first")
@@ -229,7 +230,7 @@ class TextEnv(gymnasium.Env[str, str]):
         return "\n".join(f"{m['role']}: {text_of(m)}" for m in self._session.messages)
 
     def close(self) -> None:
-        """Close the session and the thread it runs in."""
+        """Close the session and the thread that it runs in."""
         self._leave()
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -243,7 +244,7 @@ class TextEnv(gymnasium.Env[str, str]):
         for task in self._tasks:
             if task.id == wanted:
                 return task
-        raise InvalidInput(f"no task {wanted!r} among the {len(self._tasks)} given")
+        raise InvalidInput(f"no task {wanted!r} among the {len(self._tasks)} tasks")
 
     def _info(self) -> dict[str, Any]:
         session = self._session
@@ -265,7 +266,7 @@ class TextEnv(gymnasium.Env[str, str]):
             self._wait(session.__aexit__(None, None, None))
 
     def _wait(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run in a loop of our own, so that it also works where a loop runs already."""
+        """Run in a separate event loop, so that it also works while one is running."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=_run, args=(self._loop,), daemon=True).start()
@@ -300,13 +301,13 @@ def register_gymnasium(
     tasks: Sequence[Task] = (),
     **settings: Any,
 ) -> str:
-    """Register a trajgym environment with gymnasium; return the id to make it with.
+    """Register a trajgym environment with gymnasium; return its id for ``gymnasium.make``.
 
     Args:
         name: ``my-env`` becomes ``trajgym/my-env-v0``.
         spec: the environment.
         tasks: the tasks.
-        settings: of :class:`TextEnv`.
+        settings: passed to :class:`TextEnv`.
     """
     env_id = f"trajgym/{name}-v0"
     kwargs = {"spec": spec, "tasks": list(tasks), **settings}

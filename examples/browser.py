@@ -1,4 +1,4 @@
-"""Let the scripted agent shop, and keep the pictures that it saw, with numbered elements.
+"""Run the scripted agent on a browser task, and save its screenshots with numbered elements.
 
     python examples/browser.py pictures
 

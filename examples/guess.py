@@ -1,4 +1,4 @@
-"""A game for small models: guess a number, by words alone."""
+"""A game for small models: guess a number, in plain messages without tools."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Guess(Env):
         self.most = most
 
     async def reset(self, task: Task, seed: int | None) -> str:
-        del seed  # the task has the number: all samples of a group guess the same
+        del seed  # the task has the number, so all sessions of a group guess the same one
         self.number = int(task.data["number"])
         self.guesses = 0
         self.nearest = self.most
@@ -59,7 +59,7 @@ def tasks(n: int, most: int = 20, seed: int = 0) -> list[Task]:
 
 
 def halving(request: PolicyRequest) -> Generator[str, Sequence[Message], None]:
-    """Guess as an expert does: the middle of what is left."""
+    """Guess as an expert does: the middle of the remaining range."""
     del request
     low, high = 1, 20
     while True:

@@ -9,16 +9,12 @@ and train on the other:
 
     CUDA_VISIBLE_DEVICES=0 python examples/trl_async_grpo.py --model MODEL --store runs/guess
 
-MODEL is what trl_sft.py wrote, or any chat model. --smoke runs the same code on a CPU with a tiny
-model and a server that plays vLLM, in a checkout of the project.
+MODEL is the output of trl_sft.py, or any chat model.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
-import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,36 +23,40 @@ from guess import SPEC, tasks
 from trajgym.adapters.trl import RolloutProcesses, RolloutWorker
 
 
-def settings(given: argparse.Namespace) -> Any:
-    """Return the trainer's settings; the worker takes its own from them."""
+def settings(given: argparse.Namespace, **changes: Any) -> Any:
+    """Return the trainer's settings, from which the worker's are derived."""
     from trl.experimental.async_grpo import AsyncGRPOConfig
 
-    smoke = {"use_cpu": True, "bf16": False, "token_budget": 4096} if given.smoke else {}
-    return AsyncGRPOConfig(
-        str(given.out),
-        vllm_server_base_url=given.server,
-        max_steps=given.steps,
-        num_generations=4 if given.smoke else 8,
-        per_device_train_batch_size=8,
-        gradient_accumulation_steps=1 if given.smoke else 4,
-        max_completion_length=16,
-        learning_rate=1e-6,
-        max_staleness=4,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        gradient_checkpointing=False,
-        **smoke,
-    )
+    options: dict[str, Any] = {
+        "vllm_server_base_url": given.server,
+        "max_steps": given.steps,
+        "num_generations": 8,
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 4,
+        "max_completion_length": 16,
+        "learning_rate": 1e-6,
+        "max_staleness": 4,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "gradient_checkpointing": False,
+    }
+    return AsyncGRPOConfig(str(given.out), **{**options, **changes})
 
 
-def train(given: argparse.Namespace, transfer: Any = None) -> Any:
-    """Train, and return the trainer."""
+def train(given: argparse.Namespace, transfer: Any = None, **changes: Any) -> Any:
+    """Train, and return the trainer.
+
+    Args:
+        given: the command-line options.
+        transfer: a replacement for TRL's transfer of weights.
+        changes: trainer settings that override this example's.
+    """
     from datasets import Dataset
     from transformers import AutoTokenizer
     from trl.experimental.async_grpo import AsyncGRPOTrainer
 
-    args = settings(given)
+    args = settings(given, **changes)
     tokenizer = AutoTokenizer.from_pretrained(given.model)
     options = {
         "model": given.served or given.model,
@@ -73,7 +73,7 @@ def train(given: argparse.Namespace, transfer: Any = None) -> Any:
     trainer = AsyncGRPOTrainer(
         model=given.model,
         args=args,
-        # The tasks are the worker's; TRL wants a data set all the same.
+        # The worker has the tasks, but TRL requires a data set.
         train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": "-"}]}]),
         processing_class=tokenizer,
         rollout_worker=worker,
@@ -88,37 +88,26 @@ def train(given: argparse.Namespace, transfer: Any = None) -> Any:
     return trainer
 
 
-def main(arguments: list[str] | None = None) -> None:
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command-line options."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="sft", help="folder or name of a chat model")
-    parser.add_argument("--served", help="the model's name on the server, if it is another")
+    parser.add_argument("--model", default="sft", help="directory or name of a chat model")
+    parser.add_argument("--served", help="the model's name on the server, if it differs")
     parser.add_argument("--server", default="http://localhost:8000")
     parser.add_argument("--store", type=Path, default=Path("runs/guess"))
     parser.add_argument("--out", type=Path, default=Path("grpo"))
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--stream", action="store_true", help="see weight updates in responses")
     parser.add_argument(
-        "--processes", type=int, default=0, help="that run sessions; 0: a thread of the trainer's"
+        "--stream", action="store_true", help="stream, to record weight updates in responses"
     )
-    parser.add_argument("--smoke", action="store_true", help="tiny model, CPU, two updates")
-    given = parser.parse_args(arguments)
-    if not given.smoke:
-        train(given)
-        return
-    sys.path.insert(0, str(Path(__file__).parent.parent))
-    from tests.trl import cpu
-    from tests.trl.server import Transfer, serving
-    from tests.trl.tiny import make
-
-    cpu.patch()
-    with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        tiny = make(scratch / "model", words=("3", "7", "12", "18"))
-        server = stack.enter_context(serving(tiny))
-        given.model, given.served, given.server, given.steps = tiny.path, "tiny", server.url, 2
-        given.store, given.out, given.stream = scratch / "run", scratch / "out", True
-        train(given, Transfer(server))
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=0,
+        help="processes that run sessions; 0: a thread of the trainer's process",
+    )
+    return parser
 
 
 if __name__ == "__main__":
-    main()
+    train(parser().parse_args())

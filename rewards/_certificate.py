@@ -22,13 +22,13 @@ _ACCEPT, _REJECT = "certificate_false_accept", "certificate_false_reject"
 class CertificateReward(Deriver):
     """Execution-free verification (arXiv 2603.01896) as the reward of the attempt's last turn.
 
-    Reads what `trajgym.rollout.CertificateJudge` recorded there: the verdict
-    (``certificate_score``, 1 or 0), whether every citation of the certificate was found
+    Reads what `trajgym.rollout.annotators.CertificateJudge` recorded: the verdict
+    (``certificate_score``, 1 or 0), whether the certificate passed all checks
     (``certificate_valid``), and the verifier's known error rates. An attempt without a certificate
     gets 0.
 
     Attributes:
-        invalid: reward of a verdict whose certificate does not hold.
+        invalid: reward of a verdict whose certificate did not pass the checks.
         debias: return ``(score - a) / (1 - a - r)`` for valid certificates, with the rates a of
             wrong acceptance and r of wrong rejection: its mean over the verifier's errors is the
             true verdict. It has more variance, and lies outside 0..1.
@@ -36,6 +36,7 @@ class CertificateReward(Deriver):
 
     name = "certificate"
     needs_signals: ClassVar[tuple[str, ...]] = (_SCORE, _VALID, _ACCEPT, _REJECT)
+    annotations: ClassVar[tuple[str, ...]] = (_SCORE,)
 
     invalid: float = 0.0
     debias: bool = False
@@ -44,7 +45,7 @@ class CertificateReward(Deriver):
         """Return the verdict on the last turn of each scored attempt.
 
         Raises:
-            InvalidInput: ``debias``, and error rates are missing or add up to 1 or more.
+            InvalidInput: ``debias`` is set, and error rates are missing or add up to 1 or more.
         """
         score, valid = table.signal(_SCORE), table.signal(_VALID)
         judged = table.scored & table.last & score.known & valid.known

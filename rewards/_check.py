@@ -1,4 +1,4 @@
-"""The conformance check of derivers, for our own and for anybody's."""
+"""The conformance check of derivers: trajgym's own and those of plug-ins."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from trajgym.trajectory import (
     SessionTree,
     Span,
     Status,
+    TrajgymError,
     Turn,
     TurnTokens,
 )
@@ -30,27 +31,29 @@ if TYPE_CHECKING:
 
     from trajgym.rewards._deriver import Deriver
 
-__all__ = ["check_deriver"]
+__all__ = ["check_deriver", "probe_deriver"]
 
 _SCORES = (0.0, 0.2, 0.2, 1.0)
 _SILENT = {"gold_logprob_before": -2.0, "gold_logprob": -2.0, "value": 0.0}
-"""Signals of a turn after which nothing has changed."""
+"""Signals of a turn that changed nothing."""
 
 
 def check_deriver(deriver: Deriver, *, seeds: Sequence[int] = range(5)) -> None:
-    """Run a deriver on made-up groups and see that it keeps the contract.
+    """Run a deriver on generated groups, and check that it keeps the contract.
 
-    The groups have forks, sub-agents, tool calls good and bad, truncated and failed attempts.
+    The groups contain forks, sub-agents, successful and failed tool calls, and truncated and failed
+    attempts.
 
     Args:
-        deriver: what to check, with its settings.
-        seeds: one set of groups is made for each.
+        deriver: the deriver to check, with its settings.
+        seeds: one set of groups is generated for each.
 
     Raises:
-        DeriverFault: it gives other values for the same input or another order of sessions,
-            counts sessions that failed, is group-relative and gives attempts that earned the same
-            (equal scores, no step rewards, no tool calls) anything but 0, changes its input, or
-            returns something that is neither `Rewards` nor `Advantages` of the table.
+        DeriverFault: its values differ between calls or depend on the order of sessions; failed
+            sessions or turns of a simulated user change them; such turns get one; it is
+            group-relative and gives attempts that earned the same (equal scores, no step rewards,
+            no tool calls) a value other than 0; it changes its input; or it returns something that
+            is neither `Rewards` nor `Advantages` of the table.
     """
     for seed in seeds:
         sessions = [s for number in range(3) for s in _group(number, seed)]
@@ -59,13 +62,48 @@ def check_deriver(deriver: Deriver, *, seeds: Sequence[int] = range(5)) -> None:
             _compare(deriver, expected, _values(deriver, again), "another order of sessions")
         failed = [_failed(f"g{number}", 90 + number, seed) for number in range(3)]
         _compare(deriver, expected, _values(deriver, sessions + failed), "failed sessions")
+        watched = _values(deriver, [_with_user(tree) for tree in sessions])
+        _compare(deriver, expected, watched, "turns of a simulated user")
+        for (session, turn), value in watched.items():
+            if (session, turn) not in expected and value != 0.0:
+                raise DeriverFault(
+                    f"{deriver.name}: turn {turn} of session {session} is a simulated user's and "
+                    f"has {value} instead of 0",
+                )
         if deriver.group_relative:
             for score in (0.0, 0.1, 0.2, 0.3, 0.7, 1.0):
                 _check_equal(deriver, sessions, score)
 
 
+def probe_deriver(deriver: Deriver) -> Rewards | Advantages:
+    """Return a deriver's values for one small generated group.
+
+    This reveals invalid settings, and whether the deriver returns rewards or advantages, before a
+    rollout is started. The group's turns have tool calls, spans, step rewards and all signals that
+    trajgym's derivers read.
+
+    Raises:
+        InvalidInput: the deriver refuses its settings.
+        DeriverFault: it raises another exception, or returns something else.
+    """
+    sessions = _group(0, 0)
+    try:
+        values = deriver.derive(deriver.table(_groups(sessions), sessions))
+    except TrajgymError:
+        raise
+    except Exception as error:  # boundary: deriver code
+        raise DeriverFault(
+            f"{deriver.name}: derive failed on a generated group: {error!r}"
+        ) from error
+    if not isinstance(values, Rewards | Advantages):
+        raise DeriverFault(
+            f"{deriver.name}: derive returned {type(values).__name__}, not Rewards or Advantages",
+        )
+    return values
+
+
 def _values(deriver: Deriver, sessions: list[SessionTree]) -> dict[tuple[str, int], float]:
-    """Return the derived value of every turn, and check what came back on the way."""
+    """Check what the deriver returns, and return the value of each turn."""
     table = deriver.table(_groups(sessions), sessions)
     before = copy.deepcopy(table)
     derived = deriver.derive(table)
@@ -75,16 +113,16 @@ def _values(deriver: Deriver, sessions: list[SessionTree]) -> dict[tuple[str, in
             f"{name}: derive returned {type(derived).__name__}, not Rewards or Advantages",
         )
     if derived.table is not table:
-        raise DeriverFault(f"{name}: the values are not of the table that was given")
+        raise DeriverFault(f"{name}: derive returned values of another table")
     for column in TurnTable.__slots__:
         left, right = getattr(before, column), getattr(table, column)
         same = np.array_equal(left, right) if isinstance(left, np.ndarray) else left == right
         if not same:
-            raise DeriverFault(f"{name}: derive changed the column {column} of its input")
+            raise DeriverFault(f"{name}: derive changed column {column} of its input")
     if derived.spans is None:
         per_turn = derived.values
     else:
-        # Its spans' values, weighted by their lengths, stand for the turn in the comparison.
+        # Add the spans' values, weighted by length, so that they take part in the comparison.
         lengths = (table.span_end - table.span_start) * derived.spans
         per_turn = derived.values + np.bincount(table.span_turn, lengths, len(table))
     turns = zip(table.session.tolist(), table.turn.tolist(), per_turn.tolist(), strict=True)
@@ -154,6 +192,13 @@ def _group(number: int, seed: int) -> list[SessionTree]:
     return trees
 
 
+def _with_user(tree: SessionTree) -> SessionTree:
+    """Return a session with a turn of a simulated user."""
+    message = {"role": "assistant", "content": "and so on"}
+    user = Turn(index=len(tree.turns), parent=None, message=message, agent="user", role="user")
+    return SessionTree(tree.record, [*tree.turns, user], tree.attempts)
+
+
 def _failed(group: str, sample: int, seed: int) -> SessionTree:
     rng = np.random.default_rng([seed, sample])
     turns = [_turn(i, rng) for i in range(3)]
@@ -199,5 +244,6 @@ def _turn(index: int, rng: np.random.Generator) -> Turn:
             "certificate_valid": float(rng.integers(2)),
             "certificate_false_accept": 0.25,
             "certificate_false_reject": 0.125,
+            "tests_failed": int(rng.integers(4)),
         },
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trajgym.rewards._errors import UnknownDeriver
-from trajgym.trajectory import InvalidInput, Stamp
+from trajgym.trajectory import InvalidInput, Stamp, attempt_turns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trajgym.rewards._build import TableBuilder
     from trajgym.rewards._table import Doubles, PrefixRule, TurnTable
     from trajgym.rewards._values import Advantages, Rewards
-    from trajgym.trajectory import Group, SessionTree
+    from trajgym.trajectory import Group, SessionTree, Turn
 
 __all__ = ["Deriver", "get_deriver", "list_derivers"]
 
@@ -27,28 +27,35 @@ class Deriver(BaseModel, ABC):
     """A pure function over the turns of sealed groups; its fields are its settings.
 
     Subclass it, name it, give it typed fields with defaults, and register the class under the
-    entry-point group ``trajgym.derivers``. `check_deriver` tells whether it keeps the contract:
-    the order of sessions does not matter, sessions that are not scored add nothing, values are
-    finite, the table stays as it was.
+    entry-point group ``trajgym.derivers``. `check_deriver` checks the contract: the order of
+    sessions does not matter, sessions that are not scored have no influence, values are finite,
+    and the table is not changed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     name: ClassVar[str]
-    """Under which it is registered and stamped."""
+    """The name under which it is registered, and which its stamps have."""
     prefix_rule: ClassVar[PrefixRule] = "mean"
     """How the values of rival attempts combine on turns that they share."""
     group_relative: ClassVar[bool] = False
-    """True if values compare the attempts of a group: equal outcomes then give exactly 0."""
+    """True if values compare the attempts of a group, so that equal outcomes give exactly 0."""
     needs_digests: ClassVar[bool] = False
     """True if it reads ``table.observation`` or ``table.state``."""
     needs_texts: ClassVar[bool] = False
     """True if it reads ``table.text``."""
     needs_signals: ClassVar[tuple[str, ...]] = ()
     """Names of the signals that it reads with ``table.signal``."""
+    annotations: ClassVar[tuple[str, ...]] = ()
+    """Signals of which an annotated session has at least one; see :meth:`missing`."""
 
     def table(self, groups: Iterable[Group], sessions: Iterable[SessionTree]) -> TurnTable:
-        """Return the table of these sessions with everything that this deriver reads."""
+        """Return the table of these sessions with all columns that this deriver reads.
+
+        All callers build the table with this method. An override chooses the columns by the
+        arguments that it passes to :meth:`TurnTable.build`; :meth:`pack` and :meth:`unpack` use
+        the same columns.
+        """
         from trajgym.rewards._table import TurnTable
 
         return TurnTable.build(
@@ -60,22 +67,23 @@ class Deriver(BaseModel, ABC):
         )
 
     def pack(self, tree: SessionTree) -> dict[str, Any]:
-        """Return a session's part of the table as JSON values, to be sent elsewhere.
+        """Return a session's part of the table as JSON values, to be sent to another process.
 
-        It has no ids and no messages, and is read by :meth:`unpack` of the same deriver.
+        It contains no token ids and no messages. :meth:`unpack` of the same deriver reads it.
 
         Raises:
-            InvalidInput: a score or signal that is not finite or of the wrong type.
+            InvalidInput: a score or signal is not finite or has the wrong type.
         """
         builder = self._builder()
         builder.add_session(tree)
         return builder.dump()
 
     def unpack(self, groups: Iterable[Group], sessions: Iterable[Mapping[str, Any]]) -> TurnTable:
-        """Return the table of packed sessions, equal to that of :meth:`table`.
+        """Return the table of packed sessions, equal to the one that :meth:`table` returns.
 
         Raises:
-            InvalidInput: an open group, a session given twice, or packed for another deriver.
+            InvalidInput: a group is open, a session is given twice, or a session was packed for
+                another deriver.
         """
         from trajgym.rewards._table import TurnTable
 
@@ -87,28 +95,51 @@ class Deriver(BaseModel, ABC):
         return TurnTable(**builder.columns())
 
     def _builder(self) -> TableBuilder:
+        """Return a builder of the columns of :meth:`table`, even if it is overridden."""
         from trajgym.rewards._build import TableBuilder
 
+        columns = self.table([], [])
         return TableBuilder(
-            digests=self.needs_digests, texts=self.needs_texts, signals=self.needs_signals
+            digests=columns.digests is not None,
+            texts=columns.texts is not None,
+            signals=columns.signal_names,
         )
+
+    def missing(self, tree: SessionTree) -> str:
+        """Return what this deriver reads and a session lacks, or "" if nothing is missing.
+
+        A deriver can't distinguish a signal of 0 from one that was never recorded. By default, a
+        session with scored turns lacks ``annotations`` if none of its turns has one of them.
+        """
+        turns = _scored_turns(tree)
+        if not self.annotations or not turns:
+            return ""
+        found = any(name in turn.signals for turn in turns for name in self.annotations)
+        return "" if found else f"no signal {' or '.join(map(repr, self.annotations))}"
 
     @abstractmethod
     def derive(self, table: TurnTable) -> Rewards | Advantages:
         """Return a value for every turn of ``table``, 0 on turns that are not scored."""
 
     def terms(self, table: TurnTable) -> dict[str, Doubles]:
-        """Return the parts of the turns' values by name, float64 ``[N]`` each; they add up."""
+        """Return the terms whose sum is each turn's value, by name, float64 ``[N]`` each."""
         return {self.name: self.derive(table).values}
 
     @property
     def stamp(self) -> Stamp:
-        """Name and settings, as they go with every value and row."""
+        """Name and settings, which all its values and rows have."""
         return Stamp(self.name, self.model_dump(mode="json"))
 
 
+def _scored_turns(tree: SessionTree) -> list[Turn]:
+    """Return the turns of the attempts that have a score."""
+    scored = [attempt for attempt in tree.attempts if attempt.status.scored and attempt.outcome]
+    indices = {index for attempt in scored for index in attempt_turns(tree, attempt)}
+    return [tree.turns[index] for index in sorted(indices)]
+
+
 def list_derivers() -> list[str]:
-    """Return the names of every registered deriver, sorted."""
+    """Return the names of all registered derivers, sorted."""
     from importlib import metadata
 
     return sorted({entry.name for entry in metadata.entry_points(group=_GROUP)})
@@ -118,8 +149,8 @@ def get_deriver(name: str, **settings: object) -> Deriver:
     """Return the deriver registered as ``name`` with these settings.
 
     Raises:
-        UnknownDeriver: no such name, or it stands for something that is no deriver.
-        InvalidInput: a setting that it does not have, or a value that does not fit.
+        UnknownDeriver: no deriver has that name, or the registered object is not a deriver.
+        InvalidInput: it has no such setting, or a setting's value is invalid.
     """
     from importlib import metadata
 

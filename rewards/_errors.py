@@ -1,10 +1,11 @@
-"""Errors of rewards.
+"""Exceptions of this package.
 
 ::
 
     TrajgymError
     ├── InvalidInput
-    │   └── UnknownDeriver       no deriver is registered under that name
+    │   ├── UnknownDeriver       no deriver is registered under that name
+    │   └── MissingSignals       sessions lack what a deriver reads, such as a judge's votes
     └── DeriverFault             a deriver breaks the contract that `check_deriver` checks
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from trajgym.trajectory import InvalidInput, TrajgymError
 
-__all__ = ["DeriverFault", "UnknownDeriver"]
+__all__ = ["DeriverFault", "MissingSignals", "UnknownDeriver"]
 
 
 class UnknownDeriver(InvalidInput):
@@ -20,4 +21,8 @@ class UnknownDeriver(InvalidInput):
 
 
 class DeriverFault(TrajgymError):
-    """A deriver does not keep the contract of derivers; the message says which part."""
+    """A deriver breaks the contract of derivers; the message names the rule."""
+
+
+class MissingSignals(InvalidInput):
+    """Sessions lack what a deriver reads; the message names it, and how to add it."""

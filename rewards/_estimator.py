@@ -1,4 +1,4 @@
-"""Estimators: from what the turns of each attempt earned to advantages."""
+"""Estimators: derivers that compute advantages from rewards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trajgym.rewards._table import Doubles, Ints, TurnTable
     from trajgym.rewards._values import Rewards
 
-__all__ = ["Earn", "Estimator", "Relative", "earned", "sum_terms"]
+__all__ = ["Earn", "Estimator", "Relative", "compares_sessions", "earned", "sum_terms"]
 
 Earn: TypeAlias = Literal["both", "env", "outcome"]
 
@@ -41,7 +41,7 @@ def earned(table: TurnTable, earn: Earn = "both") -> Doubles:
 
 
 def sum_terms(terms: dict[str, Doubles]) -> Doubles:
-    """Return the sum of terms, added in their order."""
+    """Return the sum of the terms, added in their order."""
     first, *others = terms.values()
     total = first
     for term in others:
@@ -54,9 +54,9 @@ class Estimator(Deriver):
 
     Attributes:
         earn: the environment's step rewards (``env``), the outcome's score on the attempt's last
-            turn (``outcome``), or ``both``, the default. Where an environment's score is the sum
-            of its step rewards (as of gymnasium environments), ``both`` counts it twice: use
-            ``env``. :meth:`derive_from` takes any rewards instead.
+            turn (``outcome``), or ``both``, the default. If an environment's score is the sum of
+            its step rewards, as with gymnasium environments, ``both`` counts it twice; use
+            ``env``. :meth:`derive_from` takes other rewards instead.
     """
 
     earn: Earn = "both"
@@ -72,7 +72,7 @@ class Estimator(Deriver):
         """
 
     def terms(self, table: TurnTable) -> dict[str, Doubles]:
-        """Return the parts of the turns' advantages by name; they add up."""
+        """Return the terms whose sum is each turn's advantage, by name."""
         return self.estimate(table, earned(table, self.earn))
 
     def derive(self, table: TurnTable) -> Advantages:
@@ -83,7 +83,7 @@ class Estimator(Deriver):
         """Return the advantages that follow from these rewards instead of ``earn``.
 
         Raises:
-            InvalidInput: the rewards are over spans too: give them over turns.
+            InvalidInput: there are rewards over spans; only rewards over turns are accepted.
         """
         if rewards.spans is not None:
             raise InvalidInput(
@@ -97,11 +97,16 @@ class Estimator(Deriver):
         return Advantages(table, sum_terms(terms), Stamp(self.name, settings))
 
 
+def compares_sessions(deriver: Deriver) -> bool:
+    """Return whether values are relative to a group, so that a group of one gives 0."""
+    return deriver.group_relative or isinstance(deriver, Relative)
+
+
 class Relative(Deriver):
-    """A deriver that makes values relative to a group.
+    """A deriver whose values are relative to a group.
 
     Attributes:
-        variant: ``paper`` or ``official``, where the paper and its code disagree.
+        variant: ``paper`` or ``official``, where the paper and its code differ.
         eps: added to the std instead of the variant's own.
         ddof: 0 for the std of the group itself, 1 for the sample std, instead of the variant's.
     """
@@ -115,12 +120,12 @@ class Relative(Deriver):
 
     @property
     def convention(self) -> Convention:
-        """What the variant, ``eps`` and ``ddof`` come to."""
+        """The convention that ``variant``, ``eps`` and ``ddof`` select."""
         found = self.conventions[self.variant]
         if self.eps is not None:
             found = found._replace(eps=self.eps)
         return found if self.ddof is None else found._replace(ddof=self.ddof)
 
     def relative(self, values: Doubles, groups: Ints) -> Doubles:
-        """Return values relative to their groups by the deriver's convention."""
+        """Return values relative to their groups under the deriver's convention."""
         return group_relative(values, groups, self.convention)

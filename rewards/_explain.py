@@ -1,4 +1,4 @@
-"""Where a value comes from: each turn's terms."""
+"""The terms that make up a turn's value."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ __all__ = ["Explained", "explain"]
 
 
 class Explained(NamedTuple):
-    """What a turn's value is made of."""
+    """A turn's value and the terms that it is the sum of."""
 
     turn: int
     terms: dict[str, float]
     """Contributions by name; they add up to ``value``."""
     value: float
     spans: dict[str, float]
-    """What comes on top on the tokens of spans, as ``tool_call[3:9]`` (response ids)."""
+    """Values added on the tokens of spans, by span: ``tool_call[3:9]`` (response ids)."""
 
 
 def explain(deriver: Deriver, table: TurnTable, session: str) -> list[Explained]:
-    """Return for each turn of a session what each term of the deriver adds to its value.
+    """Return each turn's value and terms for one session.
 
     Args:
-        deriver: what gave, or would give, the values.
-        table: the turns, with the session's whole group: its statistics are in the terms.
+        deriver: the deriver whose values are explained.
+        table: the turns. It must contain the session's whole group, whose statistics the terms
+            depend on.
         session: id.
 
     Raises:

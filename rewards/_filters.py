@@ -1,4 +1,4 @@
-"""Filters: which attempts to train on, and why the others not."""
+"""Filters: which attempts to train on, and why the others are dropped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["DynamicSampling", "Filter", "Kept", "SpreadFilter", "ZeroAdvantage"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
-    """What a filter kept of the scored attempts.
+    """The attempts that a filter kept.
 
     Args:
         source: the table that was filtered.
@@ -38,13 +38,13 @@ class Kept:
 
     @property
     def sessions(self) -> list[str]:
-        """Ids of the sessions that keep at least one attempt, in the table's order."""
+        """Ids of the sessions with at least one kept attempt, in the table's order."""
         places = np.unique(self.source.attempt_session[self.attempts])
         return [self.source.sessions[place] for place in places.tolist()]
 
     @property
     def dropped(self) -> list[Dropped]:
-        """Every scored attempt that was dropped, and why."""
+        """All scored attempts that were dropped, and why."""
         table = self.source
         return [
             Dropped(
@@ -57,7 +57,7 @@ class Kept:
 
     @property
     def table(self) -> TurnTable:
-        """The same turns, with dropped attempts no longer scored."""
+        """The same turns, with dropped attempts marked as not scored."""
         table = self.source
         scored = np.zeros(len(table), dtype=np.bool_)
         scored[table.member_turn[np.repeat(self.attempts, np.diff(table.member_starts))]] = True
@@ -72,7 +72,7 @@ class Kept:
 
 
 class Filter(BaseModel, ABC):
-    """A choice among the scored attempts of sealed groups; its fields are its settings."""
+    """Chooses among the scored attempts of sealed groups; its fields are its settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
@@ -80,7 +80,7 @@ class Filter(BaseModel, ABC):
 
     @abstractmethod
     def select(self, table: TurnTable) -> Kept:
-        """Return what is kept, with a reason for every scored attempt that is not."""
+        """Return the kept attempts, and a reason for every scored attempt that is dropped."""
 
 
 def _kept_groups(table: TurnTable, keep: Flags, reason: str) -> Kept:
@@ -94,7 +94,7 @@ def _kept_groups(table: TurnTable, keep: Flags, reason: str) -> Kept:
 class DynamicSampling(Filter):
     """DAPO's dynamic sampling (arXiv 2503.14476): keep a group iff 0 < passes < size.
 
-    Attempts that passed are those whose outcome says so, whatever their score.
+    An attempt passes if its outcome has ``passed`` set, regardless of its score.
     """
 
     name = "dynamic_sampling"
@@ -109,14 +109,14 @@ class DynamicSampling(Filter):
 
 
 class SpreadFilter(Filter):
-    """Keep a group iff the std (of the group itself) of its returns is above ``epsilon``.
+    """Keep a group iff the population std of its returns is above ``epsilon``.
 
-    SRL's dynamic sampling (arXiv 2510.25992), which does not give its epsilon. With 0 it drops
-    exactly the groups whose returns are all equal, groups of one among them.
+    SRL's dynamic sampling (arXiv 2510.25992); the paper does not state its epsilon. With 0, exactly
+    the groups whose returns are all equal are dropped, including groups of one.
 
     Attributes:
-        epsilon: the std has to be above it.
-        earn: what makes the returns, see `Estimator`; :meth:`select_from` takes rewards instead.
+        epsilon: threshold of the std.
+        earn: what is summed, see `Estimator`; :meth:`select_from` takes rewards instead.
     """
 
     name = "spread"
@@ -132,7 +132,7 @@ class SpreadFilter(Filter):
         """Return the groups in which the sums of these rewards vary.
 
         Raises:
-            InvalidInput: the rewards are over spans too.
+            InvalidInput: there are rewards over spans.
         """
         if rewards.spans is not None:
             raise InvalidInput("spread: give it rewards over turns, not over spans")
@@ -151,7 +151,7 @@ class ZeroAdvantage(Filter):
     """Drop attempts whose advantage is 0 on all of their turns and spans (arXiv 2508.03501v2).
 
     Attributes:
-        deriver: gives the advantages; :meth:`select_from` takes some instead.
+        deriver: gives the advantages; :meth:`select_from` takes advantages instead.
     """
 
     name = "zero_advantage"
@@ -159,7 +159,7 @@ class ZeroAdvantage(Filter):
     deriver: SerializeAsAny[Deriver] = Field(default_factory=GRPO)
 
     def select(self, table: TurnTable) -> Kept:
-        """Return the attempts that have something to learn from."""
+        """Return the attempts whose advantages are not all 0."""
         return self.select_from(self.deriver.derive(table))
 
     def select_from(self, derived: TurnValues) -> Kept:

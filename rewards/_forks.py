@@ -1,4 +1,4 @@
-"""Where to fork: scores of turns and tokens that tree rollouts branch at."""
+"""Where tree rollouts fork: scores of turns and tokens."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["ForkPoint", "branch_probability", "eptree_leaves", "fork_points"]
 
 
 class ForkPoint(NamedTuple):
-    """A token at which another continuation would be sampled."""
+    """A token before which another continuation can be sampled."""
 
     turn: int
     token: int
-    """Index into the turn's response ids: the new branch keeps those before it."""
+    """Index into the turn's response ids; the new branch keeps the ids before it."""
     surprisal: float
-    """``-log p`` (nats) of the token that was sampled there."""
+    """``-log p`` (nats) of the sampled token."""
 
 
 def fork_points(
@@ -34,23 +34,23 @@ def fork_points(
     skip_first: bool = True,
     closed_after: Collection[tuple[int, int]] = (),
 ) -> list[ForkPoint]:
-    """Return the most surprising sampled tokens of a session, the most surprising first.
+    """Return the sampled tokens of a session with the largest surprisal, in descending order.
 
     EPTree (TreeRL) calls ``-log p`` of the sampled token its entropy, and forks where it is
     largest. Ties go to the earlier token. Text turns have no log-probs and no fork points.
 
     Args:
         tree: the session.
-        count: N, how many; fewer come back if there are no more.
-        skip_first: leave out each turn's first sampled token, where a branch just began.
-        closed_after: (turn, token) pairs: that turn's tokens from there on are left out. The
-            method closes a branch after it began to write its answer.
+        count: N, the largest number of tokens to return.
+        skip_first: exclude each turn's first sampled token, where a branch has just begun.
+        closed_after: (turn, token) pairs: that turn's tokens from there on are excluded. The
+            method closes a branch once it has begun to write its answer.
 
     Raises:
-        InvalidInput: a negative count.
+        InvalidInput: ``count`` is negative.
     """
     if count < 0:
-        raise InvalidInput(f"fork points: count is {count}; it is at least 0")
+        raise InvalidInput(f"fork points: count is {count}; it must be at least 0")
     closed = dict(closed_after)
     found: list[ForkPoint] = []
     for turn in tree.turns:
@@ -85,11 +85,11 @@ def branch_probability(
 ) -> float:
     """Return the probability that ARPO (arXiv 2507.19849) branches after a tool call.
 
-    ``clip(base + weight * (current - initial), 0, 1)``, with the entropies of the first tokens of
-    the session and after the tool call. The defaults are those of the authors' script.
+    It is ``clip(base + weight * (current - initial), 0, 1)``, with the entropies of the session's
+    first tokens and of the first tokens after the call. Defaults are those of the authors' script.
 
     Raises:
-        InvalidInput: an entropy that is not finite.
+        InvalidInput: an entropy is not finite.
     """
     if not (math.isfinite(initial) and math.isfinite(current)):
         raise InvalidInput(f"branch probability: entropies are {initial} and {current}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -22,28 +22,28 @@ __all__ = ["GAE", "TurnGAE", "adaptive_lambda", "gae", "gae_row", "whiten"]
 
 
 class GAE(NamedTuple):
-    """What `gae` returns; float64, 0 where masked."""
+    """The result of `gae`; float64, 0 where masked."""
 
     advantages: Doubles
     value_targets: Doubles
     lambda_policy: Doubles
-    """``[s]``, as it was used for each sequence."""
+    """``[s]``, the lambda used for each sequence."""
 
 
 def adaptive_lambda(alpha: float, length: npt.ArrayLike, *, clamp: bool = True) -> Doubles:
     """Return the length-adaptive lambda ``1 - 1 / (alpha * length)`` (VAPO, UI-TARS-2).
 
     Args:
-        alpha: 0.05 in the papers; there, any length up to 20 gives a lambda of 0 or less.
-        length: number of trained tokens (the papers do not say whether observations count).
-        clamp: keep ``alpha * length`` at 1 or more, and so lambda in [0, 1).
+        alpha: 0.05 in the papers, with which lengths up to 20 give a lambda of 0 or less.
+        length: number of trained tokens (the papers do not specify whether observations count).
+        clamp: raise ``alpha * length`` to at least 1, so that lambda is in [0, 1).
 
     Raises:
-        InvalidInput: alpha or a length is not positive.
+        InvalidInput: ``alpha`` or a length is not positive.
     """
     sizes = np.asarray(length, dtype=np.float64)
     if alpha <= 0 or (sizes <= 0).any():
-        raise InvalidInput(f"adaptive lambda: alpha {alpha} and lengths must be above 0")
+        raise InvalidInput(f"adaptive lambda: alpha {alpha} and all lengths must be above 0")
     reach = alpha * sizes
     if clamp:
         reach = np.maximum(reach, 1.0)
@@ -62,31 +62,31 @@ def gae(
     lambda_critic: float = 1.0,
     alpha: float | None = None,
 ) -> GAE:
-    """Return advantages and value targets, with a lambda of its own for each (VC-PPO).
+    """Return advantages and value targets, each with its own lambda (VC-PPO).
 
     ``delta_t = r_t + gamma * V_{t+1} - V_t`` and ``A_t = delta_t + gamma * lambda * A_{t+1}``,
-    over the unmasked positions only: an observation between two of them is skipped, as if they
-    were neighbours. After a sequence's last position V is 0. Not whitened: see `whiten`.
+    over the positions where the mask is set only: an observation between two of them is skipped, as
+    if they were adjacent. After a sequence's last position V is 0. Not whitened: see `whiten`.
 
     Args:
         rewards: ``[n]``, sequence after sequence.
-        values: ``[n]``, the critic's, from the trainer.
-        mask: ``[n]``, true where a token was sampled; None for everywhere.
-        starts: int64 ``[s + 1]``, where sequences start; None for a single one.
+        values: ``[n]``, the critic's values, from the trainer.
+        mask: ``[n]``, true where a token was sampled; None means everywhere.
+        starts: int64 ``[s + 1]``, where sequences start; None for a single sequence.
         gamma: discount.
-        lambda_policy: of the advantages.
-        lambda_critic: of the value targets; 1 makes them Monte-Carlo returns.
+        lambda_policy: lambda of the advantages.
+        lambda_critic: lambda of the value targets; 1 makes them Monte-Carlo returns.
         alpha: use the length-adaptive lambda (clamped) for the advantages instead.
 
     Raises:
-        InvalidInput: shapes differ, or a value on an unmasked position is not finite.
+        InvalidInput: shapes differ, or a value where the mask is set is not finite.
     """
     given, critic = (np.asarray(x, dtype=np.float64) for x in (rewards, values))
     on: Flags = np.ones(given.size, dtype=np.bool_) if mask is None else np.asarray(mask) != 0
     if not given.shape == critic.shape == on.shape or given.ndim != 1:
         raise InvalidInput(
             f"gae: rewards {given.shape}, values {critic.shape} and mask {on.shape} must be "
-            "one-dimensional and alike",
+            "one-dimensional and of equal length",
         )
     given, critic = given[on], critic[on]
     if not (np.isfinite(given).all() and np.isfinite(critic).all()):
@@ -112,7 +112,7 @@ def _placed(values: Doubles, on: Flags) -> Doubles:
 def whiten(values: npt.ArrayLike, mask: npt.ArrayLike | None = None) -> Doubles:
     """Return values with mean 0 and (unbiased) variance 1 over the mask, 0 elsewhere.
 
-    As verl does after GAE (it adds 1e-8 to the variance). Fewer than two values give 0.
+    verl does the same after GAE (it adds 1e-8 to the variance). Fewer than two values give 0.
     """
     given = np.asarray(values, dtype=np.float64)
     on = np.ones(given.shape, dtype=np.bool_) if mask is None else np.asarray(mask) != 0
@@ -131,20 +131,20 @@ def gae_row(
     lambda_policy: float = 0.95,
     alpha: float | None = None,
 ) -> TrainingRow:
-    """Return the row with token-level GAE advantages, from its rewards and a critic's values.
+    """Return the row with token-level GAE advantages from its rewards and a critic's values.
 
     Args:
-        row: carries rewards.
+        row: a row with rewards.
         values: ``[T]``, the critic's at each token; read on trained tokens only.
         gamma: discount per token.
         lambda_policy: see `gae`.
         alpha: see `gae`.
 
     Raises:
-        InvalidInput: the row has no rewards, or the values do not fit it.
+        InvalidInput: the row has no rewards, or ``values`` has another shape.
     """
     if row.reward is None or row.reward_stamp is None:
-        raise InvalidInput(f"session {row.session}: the row has no rewards: apply some first")
+        raise InvalidInput(f"session {row.session}: the row has no rewards; apply rewards first")
     found = gae(
         row.reward,
         values,
@@ -164,10 +164,10 @@ def gae_row(
 
 
 class TurnGAE(Estimator):
-    """GAE over turns (Turn-PPO, arXiv 2512.17008): one value per turn, one advantage for all of it.
+    """GAE over turns (Turn-PPO, arXiv 2512.17008): one value and one advantage per turn.
 
-    Values are the critic's before each turn, from the signal ``value``. Turns that attempts share
-    have the mean of their advantages.
+    Values are the critic's before each turn, from the signal ``value``. Turns shared by several
+    attempts get the mean of their advantages.
 
     Attributes:
         gamma: discount per turn.
@@ -176,6 +176,7 @@ class TurnGAE(Estimator):
     """
 
     name = "turn_gae"
+    annotations: ClassVar[tuple[str, ...]] = ("value",)
 
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.99
     lambda_policy: Annotated[float, Field(ge=0, le=1)] = 0.9

@@ -1,4 +1,4 @@
-"""GiGPO: an episode's advantage plus a step's among visits to the same state."""
+"""GiGPO: an episode's advantage plus a step's advantage among visits to the same state."""
 
 from __future__ import annotations
 
@@ -26,28 +26,29 @@ __all__ = ["GiGPO", "similar_states"]
 class GiGPO(Estimator, Relative):
     """GiGPO (arXiv 2505.10978): ``A = A_E + omega * A_S``.
 
-    ``A_E`` is the episode's return relative to the group's. ``A_S`` is the discounted return from
-    the step on, relative to those of all steps of the group, of any attempt and any time, that
-    acted in the same state (the anchor group). A state that was met once gives ``A_S = 0``.
-    Turns that attempts share have the mean of their advantages.
+    ``A_E`` is the episode's return relative to the group. ``A_S`` is the discounted return from the
+    step on, relative to all steps of the group, of any attempt and at any time, that acted in the
+    same state (the anchor group). A state that was visited once gives ``A_S = 0``. Turns shared by
+    several attempts get the mean of their advantages.
 
     Attributes:
-        variant: ``paper``: the episode's baseline is over trajectories; std of the group itself.
-            ``official`` (verl-agent): over rows, one per step, so that long trajectories pull the
-            baseline; sample std plus 1e-6; a group of one step keeps its raw return.
+        variant: ``paper``: the episode's baseline is over trajectories; population std.
+            ``official`` (verl-agent): over rows, one per step, so that long trajectories weigh
+            more in the baseline; sample std plus 1e-6; a group of one step keeps its raw return.
         gamma: discount per step; 0.95 in the paper, 1.0 in the released configuration.
-        omega: weight of the step's part.
+        omega: weight of ``A_S``.
         mode: ``mean_norm`` subtracts the mean, ``mean_std_norm`` also divides by the std.
         invalid_penalty: subtracted from the episode's and the step's return at steps with a bad
-            format, after discounting: it does not reach earlier steps. 0.1 in the released code.
-        similarity: also take states as the same whose texts have at least this ratio (0.95 in the
-            released code). Each distinct state of a group is compared with the first of every
-            cluster: quadratic in distinct states, and it depends on their order (of sample
-            numbers and ids).
+            format, after discounting, so that earlier steps are not affected. 0.1 in the released
+            code.
+        similarity: also treat states as the same if their texts have at least this similarity
+            (0.95 in the released code). Each distinct state of a group is compared with the first
+            of every cluster: the cost is quadratic in the number of distinct states, and the
+            result depends on their order (by sample number and id).
     """
 
     name = "gigpo"
-    # Equal outcomes are discounted over different times, and so not equal.
+    # Equal outcomes are discounted over different numbers of turns, so returns can differ.
     group_relative = False
     needs_digests = True
 
@@ -58,7 +59,7 @@ class GiGPO(Estimator, Relative):
     similarity: Annotated[float, Field(gt=0, le=1)] | None = None
 
     def table(self, groups: Iterable[Group], sessions: Iterable[SessionTree]) -> TurnTable:
-        """Return the table of these sessions with everything that this deriver reads."""
+        """Return the table of these sessions with all columns that this deriver reads."""
         texts = self.similarity is not None
         return TurnTable.build(groups, sessions, digests=True, texts=texts)
 
@@ -89,7 +90,7 @@ class GiGPO(Estimator, Relative):
         held = np.bincount(holders, minlength=table.attempt_scored.size)
         sums = np.bincount(holders, weights=rows, minlength=held.size)
         if self.invalid_penalty == 0:
-            # The rows of a trajectory are equal, but their mean could be a rounding step off.
+            # The rows of a trajectory are equal, but their computed mean can differ by rounding.
             sums[holders] = rows * held[holders]
         attempts = np.flatnonzero(held)
         means = np.zeros(held.size)
@@ -111,8 +112,8 @@ class GiGPO(Estimator, Relative):
 def similar_states(table: TurnTable, threshold: float) -> Ints:
     """Return int64 ``[N]``: the cluster of each turn's state, among the states of its group.
 
-    Greedy: states in the order of sessions and turns, each joins the first cluster whose first
-    state is at least ``threshold`` similar (`SequenceMatcher.ratio`, its autojunk on).
+    Greedy: states are taken in the order of sessions and turns, and each joins the first cluster
+    whose first state has at least ``threshold`` similarity (`SequenceMatcher.ratio` with autojunk).
     """
     counted = np.flatnonzero(table.member_counted)
     turns = table.member_turn[counted]

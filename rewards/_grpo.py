@@ -29,17 +29,17 @@ _CONVENTIONS: dict[Variant, Convention] = {
 
 
 class GRPO(Deriver):
-    """How far an attempt's score lies from its group's mean, on every turn of the attempt.
+    """An attempt's score relative to its group's mean, on every turn of the attempt.
 
-    Every scored attempt is one sample of its group, rival attempts of one session too; members
-    that failed or left do not count. Turns that attempts share have the mean of their advantages.
-    Statistics are float64; a group with equal scores gives exactly 0.
+    Every scored attempt is one sample of its group, also rival attempts of the same session;
+    members that failed or left do not count. Turns shared by several attempts get the mean of their
+    advantages. Statistics are float64; a group with equal scores gives exactly 0.
 
     Attributes:
-        variant: ``paper`` (the default): (score - mean) / std, where the std is that of the group
-            itself (ddof 0; the paper does not say which) and a group of one gives 0. ``verl``:
-            the sample std (ddof 1) plus 1e-6, and a group of one keeps its raw score (over
-            1 + 1e-6). ``mean_only`` (Dr. GRPO): score - mean, not divided.
+        variant: ``paper`` (the default): (score - mean) / std with the population std (ddof 0; the
+            paper does not specify it), and a group of one gives 0. ``verl``: the sample std
+            (ddof 1) plus 1e-6, and a group of one keeps its raw score (divided by 1 + 1e-6).
+            ``mean_only`` (Dr. GRPO): score - mean.
         eps: added to the std instead of the variant's own.
     """
 
@@ -61,7 +61,7 @@ class GRPO(Deriver):
         """Return the advantages of the attempts' summed rewards instead of their scores.
 
         Raises:
-            InvalidInput: the rewards are over spans too, or a scored attempt has no group.
+            InvalidInput: there are rewards over spans, or a scored attempt has no group.
         """
         if rewards.spans is not None:
             raise InvalidInput("grpo takes rewards over turns, not over spans")
@@ -86,7 +86,7 @@ def group_advantages(
 
     Args:
         scores: float64 ``[A]``, finite.
-        groups: int64 ``[A]``, which group each belongs to.
+        groups: int64 ``[A]``, the group of each.
         variant: see `GRPO`.
         eps: added to the std instead of the variant's own.
     """

@@ -1,4 +1,4 @@
-"""HGPO: steps compared at several lengths of shared history."""
+"""HGPO: steps compared over several lengths of shared history."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _ROOM = 2**62
 class HGPO(Estimator, Relative):
     """HGPO (arXiv 2602.22817): ``A = sum_k w_k A_k`` over groups with the same last k states.
 
-    For k = 1 to history + 1, the steps of a group whose last k states agree are compared:
-    ``A_k`` is the step's discounted return relative to theirs. Groups of one are skipped, and k
-    goes no further than the step has states. ``w_k`` is proportional to ``(k + 1) ** alpha`` among
-    the k whose ``A_k`` is not 0. Turns that attempts share have the mean of their advantages.
+    For k = 1 to history + 1, the steps of a group whose last k states are equal are compared:
+    ``A_k`` is the step's discounted return relative to theirs. Groups of one are skipped, and k is
+    at most the number of the step's states. ``w_k`` is proportional to ``(k + 1) ** alpha`` among
+    the k whose ``A_k`` is not 0. Turns shared by several attempts get the mean of their advantages.
 
     Attributes:
         variant: ``paper``: as above. ``official`` (verl-agent's recipe): 1e-6 is added to the std
             and to the sum of the weights.
         history: how many earlier states count.
-        alpha: exponent of the weights; 0 weighs all k alike.
-        mode: ``mean_norm`` subtracts the mean, ``mean_std_norm`` also divides by the std (of the
-            group itself, in both variants).
+        alpha: exponent of the weights; 0 gives all k equal weight.
+        mode: ``mean_norm`` subtracts the mean, ``mean_std_norm`` also divides by the population
+            std (in both variants).
         gamma: discount per step.
-        base_group: also count the episode's return relative to the group's rows (one per step)
+        base_group: include the episode's return relative to the group's rows (one per step)
             as k = 0.
     """
 
     name = "hgpo"
-    # Equal outcomes are discounted over different times, and so not equal.
+    # Equal outcomes are discounted over different numbers of turns, so returns can differ.
     group_relative = False
     needs_digests = True
     conventions: ClassVar[dict[str, Convention]] = {
@@ -58,7 +58,7 @@ class HGPO(Estimator, Relative):
     base_group: bool = False
 
     def estimate(self, table: TurnTable, rewards: Doubles) -> dict[str, Doubles]:
-        """Return one term per length of history: ``history 1`` and so on (``base`` for 0)."""
+        """Return one term per length of history: ``history 1``, ... (``base`` for 0)."""
         counted, groups = member_groups(table)
         returns = scan_back(rewards, self.gamma, table.member_starts)[counted]
         convention = self.convention._replace(divide=self.mode == "mean_std_norm")
@@ -93,9 +93,9 @@ class HGPO(Estimator, Relative):
 def _histories(
     table: TurnTable, counted: Ints, groups: Ints, longest: int
 ) -> list[tuple[int, Ints, Ints]]:
-    """Return for each k: k, the steps with k states behind them, and the key of those states.
+    """Return for each k: k, the steps with at least k states, and the key of their last k states.
 
-    Steps are places in ``counted``; equal keys mean the same group and the same last k states.
+    Steps are indices into ``counted``; equal keys mean the same group and the same last k states.
     """
     states = table.state[table.member_turn[counted]]
     width = int(states.max(initial=0)) + 1
@@ -104,11 +104,11 @@ def _histories(
     at = np.arange(counted.size)
     found = [(1, at, keys)]
     for k in range(2, longest + 1):
-        # Steps that nobody shares k - 1 states with share no k states either.
+        # Steps that share k - 1 states with no other step share no k states either.
         at = at[_shared(keys[at]) & (index[at] >= k - 1)]
         if int(keys.max(initial=0)) >= _ROOM // width:
             keys = np.unique(keys, return_inverse=True)[1]
-        # The key of the step before, over its last k - 1 states, and this state.
+        # The previous step's key over its last k - 1 states, combined with this state.
         keys = np.r_[0, keys[:-1]] * width + states
         found.append((k, at, keys[at]))
     return found

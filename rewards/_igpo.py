@@ -1,8 +1,8 @@
-"""Information gain: how much a turn changed what the policy believes about the gold answer."""
+"""Information gain: how much a turn changes the policy's probability of the gold answer."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -23,25 +23,27 @@ if TYPE_CHECKING:
 
 __all__ = ["IGPO", "InformationGain", "belief", "belief_change", "igpo_token_advantages"]
 
+_GOLD = "gold_logprob"
+
 
 def belief(token_logprobs: Sequence[float]) -> float:
     """Return the probability of a gold answer: ``exp`` of the mean log-prob (nats) of its tokens.
 
     Raises:
-        InvalidInput: no tokens.
+        InvalidInput: there are no tokens.
     """
     if not len(token_logprobs):
-        raise InvalidInput("belief: a gold answer has at least one token")
+        raise InvalidInput("belief: the gold answer needs at least one token")
     return float(np.exp(np.mean(token_logprobs)))
 
 
 def belief_change(
     before: npt.ArrayLike, after: npt.ArrayLike, kind: Literal["igpo", "delta_belief"] = "igpo"
 ) -> Doubles:
-    """Return what a turn changed, from mean log-probs (nats) before and after it.
+    """Return the change in belief, from mean log-probs (nats) before and after a turn.
 
     Args:
-        before: of the gold answer's tokens.
+        before: mean log-prob of the gold answer's tokens before the turn.
         after: the same after the turn.
         kind: ``igpo``: ``p_after - p_before``; ``delta_belief``: ``log p_after - log p_before``.
     """
@@ -51,20 +53,21 @@ def belief_change(
 
 
 class InformationGain(Deriver):
-    """What each turn gained in belief about the gold answer, as its reward.
+    """The gain in belief about the gold answer as the reward of each turn.
 
-    Reads the policy's log-probs of the gold answer, that someone recorded as signals
-    (``gold_logprob`` after each turn, ``gold_logprob_before`` at the first). Turns without them
-    get 0.
+    Reads the policy's log-probs of the gold answer from the signals ``gold_logprob`` (after each
+    turn) and ``gold_logprob_before`` (at the first turn), which an annotator has to record. Turns
+    without them get 0.
 
     Attributes:
         kind: ``igpo`` (arXiv 2510.14967): the difference of probabilities; ``delta_belief``
             (DeltaBelief-RL, arXiv 2602.12342): ``scale * max(log ratio, 0)``.
-        scale: multiplies it; the method's lambda.
+        scale: factor; the method's lambda.
         last: whether attempts' last turns get it too; in IGPO they get the outcome instead.
     """
 
     name = "information_gain"
+    annotations: ClassVar[tuple[str, ...]] = (_GOLD,)
 
     kind: Literal["igpo", "delta_belief"] = "igpo"
     scale: float = 1.0
@@ -89,19 +92,20 @@ class IGPO(Estimator, Relative):
     """IGPO (arXiv 2510.14967): normalised information gains, accumulated from the end.
 
     A turn earns its information gain (see `InformationGain`), an attempt's last turn the outcome
-    instead. All of a group's turn rewards are normalised together, then
-    ``A_t = r_t + gamma * A_{t+1}``. Turns that attempts share have the mean. Read from second
-    sources; the released estimator works on token positions: `igpo_token_advantages`.
+    instead. All turn rewards of a group are normalised together, then
+    ``A_t = r_t + gamma * A_{t+1}``. Turns shared by several attempts get the mean. Implemented from
+    secondary sources; the released estimator works on token positions: `igpo_token_advantages`.
 
     Attributes:
         gamma: discount per turn.
-        earn: ``outcome`` by default: of the outcome's score and the environment's step rewards,
-            what counts beside the gains.
-        variant: both are the same but for the std: ``official`` means the sample std plus 1e-6.
+        earn: which of the outcome's score and the environment's step rewards are added to the
+            gains; ``outcome`` by default.
+        variant: the variants differ in the std only: ``official`` is the sample std plus 1e-6.
     """
 
     name = "igpo"
-    # An outcome is compared with the gains of other turns, not with other outcomes only.
+    annotations: ClassVar[tuple[str, ...]] = (_GOLD,)
+    # Outcomes are normalised together with the gains of other turns.
     group_relative = False
 
     earn: Literal["both", "env", "outcome"] = "outcome"
@@ -121,8 +125,8 @@ def igpo_token_advantages(
 ) -> tuple[Doubles, Doubles]:
     """Return IGPO's released estimate for padded token arrays: advantages and returns.
 
-    The return from each token on, less the mean of the group's returns at the same position; no
-    std. A zero in the mask sets the carried return to 0, so that no credit crosses it.
+    The return from each token on, minus the mean of the group's returns at the same position; no
+    division by a std. A zero in the mask resets the accumulated return to 0.
 
     Args:
         rewards: ``[R, T]``, one row per attempt.

@@ -1,4 +1,4 @@
-"""Penalties for length, in tokens (DAPO) and in turns (Nebius)."""
+"""Length penalties, in tokens (DAPO) and in turns (Nebius)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["SoftOverlong", "StepPenalty"]
 
 
 class SoftOverlong(Deriver):
-    """DAPO's soft overlong punishment (arXiv 2503.14476, Eq. 13) on an attempt's last turn.
+    """DAPO's soft overlong penalty (arXiv 2503.14476, Eq. 13) on an attempt's last turn.
 
     With ``y`` the attempt's response tokens (prompts and observations do not count):
     0 up to ``max_tokens - cache``, then falling to -1 at ``max_tokens``, and -1 beyond.
 
     Attributes:
         max_tokens: L_max.
-        cache: L_cache, the length over which the penalty grows.
-        factor: multiplies it.
-        variant: ``official`` (verl) has no floor: beyond ``max_tokens`` it goes on falling.
+        cache: L_cache, the number of tokens over which the penalty grows.
+        factor: factor of the penalty.
+        variant: ``official`` (verl) has no lower bound: beyond ``max_tokens`` it keeps falling.
     """
 
     name = "soft_overlong"
@@ -53,8 +53,8 @@ class StepPenalty(Deriver):
     """Nebius' length penalty (arXiv 2508.03501v2) on an attempt's last turn.
 
     With n the attempt's turns: 0 below ``threshold``, else ``(threshold - n) / (max_turns -
-    threshold)``: a pass with ``max_turns`` turns is worth as little as a quick failure. There is no
-    public trainer, hence one variant.
+    threshold)``: solving the task in ``max_turns`` turns is worth as little as failing quickly.
+    There is no public trainer, hence one variant.
 
     Attributes:
         threshold: L_thr.

@@ -1,8 +1,8 @@
 """Similarity of two sequences, equal to `difflib.SequenceMatcher.ratio` and faster.
 
-Where each pair of equal elements costs difflib a dictionary entry, here a row of the comparison is
-one integer with a bit per element of the second sequence. `_Ladder` holds, for lengths 1, 2, 4 and
-so on, where matches of that length end; a longest match is found by climbing down it.
+difflib makes a dictionary entry for each pair of equal elements. Here, a row of the comparison is
+one integer with a bit per element of the second sequence. `_Ladder` has the end positions of
+matches of lengths 1, 2, 4, ...; the longest match is found by descending from the greatest length.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ __all__ = ["SimilarityMatcher", "similarity"]
 _T = TypeVar("_T", bound="Hashable")
 _POPULAR_FROM = 200
 _SHORT = 20_000
-"""Below this product of lengths difflib itself is the faster one."""
+"""Below this product of lengths difflib is faster."""
 _Rows = dict[int, int]
-"""Rows (places in the first sequence) to bits (places in the second)."""
+"""Rows (indices in the first sequence) to bits (indices in the second)."""
 
 
 def similarity(a: Sequence[Hashable], b: Sequence[Hashable], *, autojunk: bool = False) -> float:
     """Return ``2 * matched / (len(a) + len(b))``, in [0, 1]; 1.0 for two empty sequences.
 
-    The same number as ``difflib.SequenceMatcher(None, a, b, autojunk).ratio()``, which depends on
-    the order of its arguments.
+    Equal to ``difflib.SequenceMatcher(None, a, b, autojunk).ratio()``, which depends on the order
+    of the arguments.
 
     Args:
         a: text or other sequence of hashable elements.
-        b: what it is compared with.
-        autojunk: leave out as seeds the elements that make up more than 1% of a ``b`` of 200 or
-            more elements. A shift by two characters can then bring the ratio of two nearly equal
-            texts down to 0.
+        b: the sequence that it is compared with.
+        autojunk: do not start matches at elements that make up more than 1% of a ``b`` of 200 or
+            more elements. A shift by two characters can then reduce the ratio of two nearly equal
+            texts to 0.
     """
     if len(a) * len(b) < _SHORT:
         return SequenceMatcher(None, a, b, autojunk).ratio()
@@ -43,14 +43,14 @@ def similarity(a: Sequence[Hashable], b: Sequence[Hashable], *, autojunk: bool =
 
 
 class SimilarityMatcher(Generic[_T]):
-    """Compares many sequences with one.
+    """Compares many sequences with one sequence.
 
-    Costs about ``len(a) * log2(longest match)`` steps on integers of ``len(b)`` bits for each
-    level of recursion, whatever repeats.
+    A comparison takes about ``len(a) * log2(longest match)`` operations on integers of ``len(b)``
+    bits for each level of recursion, regardless of repeated elements.
 
     Args:
-        b: the sequence that all are compared with.
-        autojunk: see `similarity`; here on by default, as in difflib.
+        b: the sequence that the others are compared with.
+        autojunk: see `similarity`; on by default here, as in difflib.
     """
 
     def __init__(self, b: Sequence[_T], *, autojunk: bool = True) -> None:
@@ -77,7 +77,7 @@ class SimilarityMatcher(Generic[_T]):
         return 2.0 * self.matched(a) / total if total else 1.0
 
     def matched(self, a: Sequence[_T]) -> int:
-        """Return the sum of the sizes of the matching blocks."""
+        """Return the total size of the matching blocks."""
         if a == self._b:
             return len(a)
         ladder = _Ladder({i: bits for i, e in enumerate(a) if (bits := self._bits.get(e, 0))})
@@ -100,7 +100,7 @@ class SimilarityMatcher(Generic[_T]):
     def _extended(
         self, a: Sequence[_T], i: int, j: int, size: int, window: tuple[int, int, int, int]
     ) -> tuple[int, int, int]:
-        """Let a match grow over popular elements, which can't start one."""
+        """Extend a match over popular elements, at which no match can start."""
         alo, ahi, blo, bhi = window
         b = self._b
         while i > alo and j > blo and a[i - 1] == b[j - 1]:
@@ -111,7 +111,7 @@ class SimilarityMatcher(Generic[_T]):
 
 
 class _Ladder:
-    """Where matches of 1, 2, 4, ... elements end."""
+    """End positions of matches of 1, 2, 4, ... elements."""
 
     def __init__(self, singles: _Rows) -> None:
         self._rungs = [singles]
@@ -123,9 +123,10 @@ class _Ladder:
         return self._rungs[p]
 
     def longest(self, alo: int, ahi: int, blo: int, bhi: int) -> tuple[int, int, int]:
-        """Return start, start and size of the longest match inside the window.
+        """Return the starts in both sequences and the size of the longest match in the window.
 
-        Of several, the one that starts first in ``a``, then first in ``b``; size 0 if none.
+        Of several, the one that starts first in ``a``, then first in ``b``. The size is 0 if there
+        is none.
         """
         best, p = self._window(0, alo, ahi, blo, bhi), 0
         if not best:
@@ -145,7 +146,7 @@ class _Ladder:
         return i - size + 1, j - size + 1, size
 
     def _window(self, p: int, alo: int, ahi: int, blo: int, bhi: int) -> _Rows:
-        """Return the ends of matches of 2**p elements that lie inside the window."""
+        """Return the ends of matches of 2**p elements that are inside the window."""
         rung = self._rung(p)
         lead = (1 << p) - 1
         if bhi - blo <= lead:
@@ -158,7 +159,7 @@ class _Ladder:
 
 
 def _joined(ends: _Rows, befores: _Rows, shift: int) -> _Rows:
-    """Return where a match of ``befores`` is followed at once by one of ``shift`` elements."""
+    """Return where a match of ``befores`` is followed directly by one of ``shift`` elements."""
     return {
         i: on
         for i, bits in ends.items()

@@ -18,14 +18,14 @@ __all__ = ["MSGRPO"]
 class MSGRPO(Estimator, Relative):
     """MS-GRPO (arXiv 2508.10839): ``A_i = (G_i - mean G) / std G`` on every step of episode i.
 
-    ``G_i`` is the undiscounted sum of what the episode's turns earned. Turns that attempts share
-    have the mean of their advantages. The paper's absolute-advantage-weighted sampling of episodes
-    could not be verified and is not here.
+    ``G_i`` is the undiscounted sum of the rewards of the episode's turns. Turns shared by several
+    attempts get the mean of their advantages. The paper's absolute-advantage-weighted sampling of
+    episodes could not be verified and is not implemented.
 
     Attributes:
-        variant: ``paper``: the group is the task's. ``official`` (the author's fork of Verlog): all
-            episodes of the batch, sample std plus 1e-6; a batch of one episode, where that code
-            gives NaN, gives 0.
+        variant: ``paper``: relative to the task's group. ``official`` (the author's fork of
+            Verlog): relative to all episodes of the batch, sample std plus 1e-6; a batch of one
+            episode, for which that code returns NaN, gives 0.
     """
 
     name = "ms_grpo"

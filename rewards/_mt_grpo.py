@@ -1,4 +1,4 @@
-"""MT-GRPO: turn and outcome advantages of the first tool call, outcome alone afterwards."""
+"""MT-GRPO: turn and outcome advantages up to the first tool result, then outcome only."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class MTGRPO(Relative):
 
     The turn reward of an attempt is the sum of the environment's step rewards up to and including
     its first turn with a tool result; ``A_turn`` and ``A_outcome`` are turn reward and outcome
-    relative to the group. Turns after that one get ``A_outcome``. An attempt without a tool result
-    gets, on all turns, its ``turn reward + outcome`` relative to the group's. The method is made
-    for two turns; more of them get the outcome's advantage. Shared turns have the mean.
+    relative to the group. Later turns get ``A_outcome``. All turns of an attempt without a tool
+    result get its ``turn reward + outcome`` relative to the group. The method is defined for two
+    turns; further turns get the outcome's advantage. Turns shared by several attempts get the mean.
 
     Attributes:
-        variant: ``paper``: std of the group itself. ``official`` (Multi-Turn-RL-Agent): sample std
+        variant: ``paper``: population std. ``official`` (Multi-Turn-RL-Agent): sample std
             plus 1e-4. A group of one gives 0 in both.
         coef: weight of the turn advantage.
     """
@@ -40,7 +40,7 @@ class MTGRPO(Relative):
     coef: float = 1.0
 
     def derive(self, table: TurnTable) -> Advantages:
-        """Return the combined advantages."""
+        """Return the sum of the terms."""
         return Advantages(table, sum_terms(self.terms(table)), self.stamp)
 
     def terms(self, table: TurnTable) -> dict[str, Doubles]:

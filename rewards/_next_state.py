@@ -1,4 +1,4 @@
-"""What came after a turn as its value: a judge's votes, and hints that a teacher was given."""
+"""Values from what followed a turn: a judge's votes, and hints given to a teacher."""
 
 from __future__ import annotations
 
@@ -13,25 +13,37 @@ from trajgym.rewards._values import Advantages, Rewards
 
 if TYPE_CHECKING:
     from trajgym.rewards._table import Doubles, TurnTable
+    from trajgym.trajectory import SessionTree
 
 __all__ = ["DirectiveHints", "NextStateVotes", "VoteRewards"]
 
-_VOTE, _GAPS = "vote", "hint_gaps"
+_VOTE, _GAPS, _HINT = "vote", "hint_gaps", "hint"
 
 
-class NextStateVotes(Deriver):
+class _Judged(Deriver):
+    """A deriver of signals from a judge that saw what followed each turn."""
+
+    def missing(self, tree: SessionTree) -> str:
+        """Return what a session lacks; nothing if no turn was followed by an observation."""
+        own = [turn for turn in tree.turns if not turn.simulated]
+        followed = any(turn.observation or turn.parent is not None for turn in own)
+        return super().missing(tree) if followed else ""
+
+
+class NextStateVotes(_Judged):
     """OpenClaw-RL's evaluative signal (arXiv 2603.10165): the vote is the turn's advantage.
 
-    Reads the signal ``vote`` (1, 0 or -1), which `trajgym.rollout.VoteJudge` records; a turn
-    without one gets 0. As in the paper nothing is normalised, and all of the turn's tokens carry
-    it.
+    Reads the signal ``vote`` (1, 0 or -1), which `trajgym.rollout.annotators.VoteJudge` records;
+    a turn without one gets 0. As in the paper, nothing is normalised, and all tokens of the turn
+    get the same value.
 
     Attributes:
-        weight: multiplies it (the paper's ``w_rl``).
+        weight: factor of the vote (the paper's ``w_rl``).
     """
 
     name = "next_state_votes"
     needs_signals: ClassVar[tuple[str, ...]] = (_VOTE,)
+    annotations: ClassVar[tuple[str, ...]] = (_VOTE,)
 
     weight: float = 1.0
 
@@ -40,18 +52,19 @@ class NextStateVotes(Deriver):
         return Advantages(table, self.weight * _votes(table), self.stamp)
 
 
-class VoteRewards(Deriver):
-    """The same votes as step rewards, to be added to others and handed to an estimator.
+class VoteRewards(_Judged):
+    """The same votes as step rewards, to be added to other rewards and passed to an estimator.
 
     ``Stepwise().derive_from(OutcomeReward().derive(table) + VoteRewards().derive(table))`` is the
     paper's estimator for agents with an outcome.
 
     Attributes:
-        weight: multiplies them.
+        weight: factor of the votes.
     """
 
     name = "vote_rewards"
     needs_signals: ClassVar[tuple[str, ...]] = (_VOTE,)
+    annotations: ClassVar[tuple[str, ...]] = (_VOTE,)
 
     weight: float = 1.0
 
@@ -60,39 +73,39 @@ class VoteRewards(Deriver):
         return Rewards(table, self.weight * _votes(table), self.stamp)
 
 
-class DirectiveHints(Deriver):
-    """OpenClaw-RL's directive signal: how much likelier a hint makes what the policy said.
+class DirectiveHints(_Judged):
+    """OpenClaw-RL's directive signal: how much more likely a hint makes the policy's response.
 
-    Reads the signal ``hint_gaps``, which `trajgym.rollout.HintJudge` records: for each response
-    id, its log-prob under a teacher who knew the hint, less its recorded one. The paper gives each
-    token its own gap; values here lie on turns and spans, and are means over sampled tokens. Turns
-    without a hint get 0. ``NextStateVotes().derive(table) + DirectiveHints().derive(table)`` is the
-    paper's combination.
+    Reads the signal ``hint_gaps``, which `trajgym.rollout.annotators.HintJudge` records: for each
+    response id, its log-prob under a teacher that is given the hint, minus the recorded one. The
+    paper gives each token its own gap; here, turns and spans get the mean over their sampled
+    tokens. Turns without a hint get 0. The paper's combination is
+    ``NextStateVotes().derive(table) + DirectiveHints().derive(table)``.
 
     Attributes:
-        over: ``turn``: all tokens of a turn get the turn's mean. ``span``: those of a tool call,
-            a reasoning block and the like get their span's mean instead (spans inside others are
-            part of those), the rest the turn's.
-        clip: keep each mean in [-clip, clip]; None keeps it as it is.
-        weight: multiplies it (the paper's ``w_opd``).
+        over: ``turn``: all tokens of a turn get the turn's mean. ``span``: the tokens of a tool
+            call, reasoning block or other span get the mean of their outermost span instead.
+        clip: clip each mean to [-clip, clip]; None does not clip.
+        weight: factor of the mean (the paper's ``w_opd``).
     """
 
     name = "directive_hints"
     needs_signals: ClassVar[tuple[str, ...]] = (_GAPS,)
+    annotations: ClassVar[tuple[str, ...]] = (_GAPS, _HINT)
 
     over: Literal["turn", "span"] = "turn"
     clip: Annotated[float, Field(gt=0)] | None = None
     weight: float = 1.0
 
     def derive(self, table: TurnTable) -> Advantages:
-        """Return the mean gap of each scored turn, and of its spans on top."""
+        """Return the mean gap of each scored turn, and what its spans add to it."""
         signal = table.signal(_GAPS)
         turns = self._shaped(np.where(table.scored & signal.known, signal.values, 0.0))
         if self.over == "turn":
             return Advantages(table, turns, self.stamp)
         of = table.span_turn
         on = table.scored[of] & signal.known[of] & outermost(table)
-        # A token's value is its turn's plus its span's: the span brings the difference.
+        # A token's value is the sum of its turn's and its span's: the span gets the difference.
         spans = np.where(on, self._shaped(signal.spans) - turns[of], 0.0)
         return Advantages(table, turns, self.stamp, spans=spans)
 

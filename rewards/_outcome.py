@@ -1,4 +1,4 @@
-"""What the environment gave as rewards or returns: outcomes and step rewards."""
+"""Outcomes and step rewards of the environment, as rewards or as returns."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ class OutcomeReward(Deriver):
 class OutcomeReturn(Deriver):
     """The outcome's score as the return of every turn of the attempt, without a baseline.
 
-    A turn that scored rival attempts share has the mean of their scores. Returns weigh tokens, so
-    they are `Advantages`: as rewards, an attempt of ten turns would earn its score ten times.
+    A turn shared by several scored attempts gets the mean of their scores. The result is of type
+    `Advantages` because it weights tokens; as rewards, an attempt of ten turns would earn its
+    score ten times.
     """
 
     name = "outcome_return"
@@ -42,7 +43,7 @@ class OutcomeReturn(Deriver):
 class StepReward(Deriver):
     """The environment's own step rewards, each on its turn; 0 where it gave none.
 
-    They come on top of the outcome: add both for the whole return.
+    They do not include the outcome; add both for the whole return.
     """
 
     name = "step_reward"

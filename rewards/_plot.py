@@ -1,4 +1,4 @@
-"""Pictures of values: over the turns of a group, and on the tree of a session."""
+"""Plots of values: over the turns of a group, and on the tree of a session."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trajgym.trajectory import InvalidInput, MissingExtra
+from trajgym.trajectory import InvalidInput
+from trajgym.trajectory._internal import MissingExtra
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,16 +19,16 @@ __all__ = ["plot_group", "plot_tree"]
 
 _COLOURS = "coolwarm_r"
 _MOST_LINES = 12
-"""More attempts than a legend can name are drawn without one."""
+"""No legend is drawn for more attempts than this."""
 
 
 def plot_group(values: TurnValues, group: str, path: Path) -> None:
-    """Draw the values of every scored attempt of a group over its turns.
+    """Plot the values of every scored attempt of a group over its turns.
 
     Args:
         values: of any deriver.
         group: id.
-        path: where the picture goes; its suffix says the format (``.svg``, ``.png``).
+        path: where the plot is written; the suffix selects the format (``.svg``, ``.png``).
 
     Raises:
         InvalidInput: the table has no such group, or none of its attempts is scored.
@@ -39,7 +40,7 @@ def plot_group(values: TurnValues, group: str, path: Path) -> None:
     of_group = table.attempt_group == table.groups.index(group)
     attempts = np.flatnonzero(of_group & table.attempt_scored).tolist()
     if not attempts:
-        raise InvalidInput(f"group {group} has no scored attempt: there is nothing to draw")
+        raise InvalidInput(f"group {group} has no scored attempt: there is nothing to plot")
     figure, axes = _figure(8.0, 4.5)
     axes.axhline(0.0, color="0.75", linewidth=1)
     for attempt in attempts:
@@ -56,14 +57,14 @@ def plot_group(values: TurnValues, group: str, path: Path) -> None:
 
 
 def plot_tree(values: TurnValues, session: str, path: Path) -> None:
-    """Draw the tree of a session: a node per turn with its value, scores at the leaves.
+    """Plot the tree of a session: a node per turn with its value, and scores at the leaves.
 
-    Nodes carry the index of their turn; grey ones are not scored.
+    Nodes are labelled with the index of their turn; turns that are not scored are grey.
 
     Args:
         values: of any deriver.
         session: id.
-        path: where the picture goes; its suffix says the format (``.svg``, ``.png``).
+        path: where the plot is written; the suffix selects the format (``.svg``, ``.png``).
 
     Raises:
         InvalidInput: the session is not in the table, or has no turns.
@@ -72,7 +73,7 @@ def plot_tree(values: TurnValues, session: str, path: Path) -> None:
     table = values.table
     place = table.place(session)
     if place is None or place.start == place.stop:
-        raise InvalidInput(f"session {session} has no turns in the table: nothing to draw")
+        raise InvalidInput(f"session {session} has no turns in the table: nothing to plot")
     parents = np.where(table.parent[place] < 0, -1, table.parent[place] - place.start)
     depths, rows = table.depth[place], _rows(parents)
     width = 1.5 + 1.1 * (int(depths.max()) + 1)
@@ -132,7 +133,7 @@ def _draw_nodes(axes: Any, values: TurnValues, place: slice, rows: Any) -> None:
 
 
 def _rows(parents: Ints) -> Any:
-    """Return a row for each turn: leaves one below the other, parents between their children."""
+    """Return a row for each turn: leaves on consecutive rows, parents between their children."""
     children: list[list[int]] = [[] for _ in parents]
     for turn, parent in enumerate(parents.tolist()):
         if parent >= 0:
@@ -177,6 +178,6 @@ def _save(figure: Any, path: Path) -> None:
     known = figure.canvas.get_supported_filetypes()
     if kind not in known:
         raise InvalidInput(
-            f"{path}: can't draw {kind or 'a file without suffix'}; use .svg or .png"
+            f"{path}: can't plot to {kind or 'a file without suffix'}; use .svg or .png"
         )
     figure.savefig(path, dpi=120, format=kind)

@@ -19,14 +19,14 @@ __all__ = ["ReturnToGo", "Stepwise", "member_groups", "positions"]
 
 
 def positions(table: TurnTable) -> Ints:
-    """Return int64 ``[M]``: the index of each turn in each attempt that holds it."""
+    """Return int64 ``[M]``: the index of each turn in each attempt that contains it."""
     starts = table.member_starts
     index: Ints = np.arange(table.member_turn.size) - np.repeat(starts[:-1], np.diff(starts))
     return index
 
 
 def member_groups(table: TurnTable) -> tuple[Ints, Ints]:
-    """Return the places (in ``[M]``) of what scored attempts hold, and the group of each.
+    """Return the indices (in ``[M]``) of the memberships of scored attempts, and their groups.
 
     Raises:
         InvalidInput: a scored attempt belongs to none of the table's groups.
@@ -45,7 +45,7 @@ def member_groups(table: TurnTable) -> tuple[Ints, Ints]:
 class ReturnToGo(Estimator):
     """The discounted return from a turn to its attempt's end: ``G_t = r_t + gamma * G_{t+1}``.
 
-    No baseline. Turns that attempts share have the mean of their returns.
+    No baseline is subtracted. Turns shared by several attempts get the mean of their returns.
 
     Attributes:
         gamma: discount per turn.
@@ -61,16 +61,16 @@ class ReturnToGo(Estimator):
 
 
 class Stepwise(Estimator, Relative):
-    """Each turn's return relative to those of the group's turns at the same index.
+    """Each turn's return relative to the group's turns at the same index.
 
     The k-th turns of a group's attempts are compared with each other: ``(G - mean) / std``. An
     index that only one attempt reached gives 0.
 
     Attributes:
-        of: compare the return from the turn on (``return``), or what the turn itself earned.
+        of: compare the return from the turn on (``return``), or the turn's own reward (``reward``).
         gamma: discount per turn of the return.
-        variant: both are the same but for the std: ``official`` means the trainers' usual sample
-            std plus 1e-6.
+        variant: the variants differ in the std only: ``official`` is the sample std plus 1e-6 that
+            trainers use.
     """
 
     name = "stepwise"

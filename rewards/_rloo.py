@@ -1,4 +1,4 @@
-"""RLOO: each attempt against the mean of the others."""
+"""RLOO: each attempt relative to the mean of the others."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["RLOO"]
 
 
 class RLOO(Deriver):
-    """An attempt's score less the mean of its group's other attempts (arXiv 2402.14740).
+    """An attempt's score minus the mean of its group's other attempts (arXiv 2402.14740).
 
-    Turns that attempts share have the mean of their advantages. Not divided by a std.
+    Turns shared by several attempts get the mean of their advantages. Not divided by a std.
 
     Attributes:
-        variant: ``paper``: an attempt without others gets 0. ``verl``: it keeps its raw score.
+        variant: what an attempt without others gets: ``paper``: 0; ``verl``: its raw score.
     """
 
     name = "rloo"

@@ -34,16 +34,16 @@ __all__ = [
 
 _NO_CALLS = 0.5
 _FLOOR = 1e-3
-"""Of the penalty in the paper's inverse, which is undefined at 0."""
+"""Lower bound of the penalty, whose inverse is undefined at 0."""
 
 
 class Penalty(NamedTuple):
-    """How badly an attempt came to its answer."""
+    """The penalties of an attempt for errors and format."""
 
     error: float
-    """Failed calls over calls, 0.5 without calls."""
+    """Share of calls that failed; 0.5 without calls."""
     format: float
-    """``min(1, (answers - 1) / turns)``, 1 without an answer or with broken tags."""
+    """``min(1, (answers - 1) / turns)``; 1 without an answer or with unmatched tags."""
 
     @property
     def total(self) -> float:
@@ -57,11 +57,11 @@ _ASSISTANT = re.compile(r"<\|im_start\|>assistant.*?<\|im_end\|>", re.DOTALL)
 
 
 def text_penalty(text: str) -> Penalty:
-    """Return the penalties as the official code reads them off a ChatML transcript.
+    """Return the penalties as the official code computes them from a ChatML transcript.
 
-    A call counts as failed if its response contains "error" in any case, so that a traceback
-    without the word passes and "mean squared error" fails. An answer needs a whole assistant turn,
-    header included: of a response without its first header, a single-turn answer scores 1.
+    A call counts as failed if its response contains "error", ignoring case; so a traceback without
+    the word passes and "mean squared error" fails. An answer counts only in a whole assistant turn
+    with its header: if a response lacks its first header, a single-turn answer has penalty 1.
     """
     responses = _RESPONSE.findall(text)
     failed = sum("error" in response.lower() for response in responses)
@@ -73,9 +73,9 @@ def text_penalty(text: str) -> Penalty:
 
 
 def attempt_penalties(table: TurnTable) -> Doubles:
-    """Return float64 ``[A]``: error plus format penalty of each attempt, from what was recorded.
+    """Return float64 ``[A]``: error plus format penalty of each attempt, from its records.
 
-    A call failed if its status says so; answers are counted as ``table.answers`` does.
+    Failed calls are those with such a status; answers are counted as in ``table.answers``.
     """
     turns = table.member_turn
     ok, failed = (table.total(c[turns].astype(float)) for c in (table.calls_ok, table.calls_failed))
@@ -89,14 +89,14 @@ def attempt_penalties(table: TurnTable) -> Doubles:
 
 
 def inverse_probabilities(penalties: Sequence[float] | Doubles) -> Doubles:
-    """Return probabilities inversely proportional to the penalties, which 0.001 bounds below."""
+    """Return probabilities inversely proportional to the penalties, clipped at 0.001 below."""
     inverse = 1.0 / np.maximum(np.asarray(penalties, dtype=np.float64), _FLOOR)
     found: Doubles = inverse / inverse.sum()
     return found
 
 
 class Counts(NamedTuple):
-    """How many to keep."""
+    """How many attempts to keep."""
 
     negatives: int
     positives: int
@@ -113,12 +113,12 @@ def wanted_counts(
 ) -> Counts:
     """Return how many negatives and positives to keep of a group.
 
-    ``paper``: of 2G the paper keeps ``floor(negatives / 2)`` and fills up with positives; for
-    other sizes here ``floor(negatives * keep / size)``. ``official``: both shares rounded (half
-    to even), with minima.
+    ``paper``: of 2G attempts the paper keeps ``floor(negatives / 2)`` negatives and fills up with
+    positives; for other sizes ``floor(negatives * keep / size)`` are kept. ``official``: both
+    shares are rounded (half to even), with minima.
 
     Raises:
-        InvalidInput: the official shares do not add up to ``keep``; that code stops there.
+        InvalidInput: the official shares do not add up to ``keep``; the official code fails then.
     """
     size = negatives + positives
     if variant == "paper":
@@ -150,11 +150,11 @@ def resample(
     """Return which attempts of a group to keep, sorted.
 
     Args:
-        positive: whether each earned something.
-        penalties: one for each.
+        positive: whether each attempt is a positive.
+        penalties: penalty of each attempt.
         counts: how many to keep of each kind.
         rng: draws negatives uniformly and positives with inverse probability, without
-            replacement; without it, the first negatives and the positives of lowest penalty.
+            replacement; if None, the first negatives and the positives of lowest penalty are kept.
     """
     weights = np.asarray(penalties, dtype=np.float64)
     yes = np.flatnonzero(np.asarray(positive, dtype=np.bool_))
@@ -173,22 +173,21 @@ def resample(
 
 
 class ResampleOnCorrect(Filter):
-    """rStar2-Agent's resample-on-correct (arXiv 2508.20722): keep half, the clean passes first.
+    """rStar2-Agent's resample-on-correct (arXiv 2508.20722): keep half, preferring clean passes.
 
-    Positives are attempts with a score above 0. A group that is no larger than ``keep`` is kept
-    whole if it has that size, and dropped if it is smaller. Attempts count in the order of their
-    sample numbers and ids.
+    Positives are attempts with a score above 0. A group of exactly ``keep`` attempts is kept, and a
+    smaller one is dropped. Attempts are ordered by sample number and id.
 
     Attributes:
         variant: how many are kept of each kind, see `wanted_counts`. The official code also
-            reads errors and answers off the text (`text_penalty`); here both variants use what
-            was recorded. A group whose official shares do not add up is dropped.
+            reads errors and answers from the text (`text_penalty`); here both variants use the
+            records. A group whose official shares do not add up is dropped.
         draw: ``sampled`` draws as the paper does, and needs a ``seed``; ``deterministic`` takes
             the lowest penalties and the first negatives, as the released code does.
-        seed: of the draw; each group has a stream of its own.
+        seed: seed of the draw; each group has its own stream.
         keep: how many to keep; None for half of the group.
-        min_negatives: least number of negatives (official).
-        min_positives: least number of positives (official).
+        min_negatives: minimum number of negatives (official).
+        min_positives: minimum number of positives (official).
     """
 
     name = "resample_on_correct"
@@ -203,7 +202,7 @@ class ResampleOnCorrect(Filter):
     @model_validator(mode="after")
     def _seeded(self) -> Self:
         if (self.draw == "sampled") != (self.seed is not None):
-            raise ValueError("draw='sampled' needs a seed, and nothing else takes one")
+            raise ValueError("draw='sampled' needs a seed; draw='deterministic' takes none")
         return self
 
     def select(self, table: TurnTable) -> Kept:
@@ -244,12 +243,12 @@ class ResampleOnCorrect(Filter):
             return members[:0], str(error)
         name = table.groups[table.attempt_group[members[0]]]
         chosen = resample(positive.tolist(), penalties[members], counts, self._rng(name))
-        return members[chosen], "resampled on correct"
+        return members[chosen], "not chosen by resample-on-correct"
 
     def _rng(self, group: str) -> np.random.Generator | None:
         if self.seed is None:
             return None
-        # A stream per group: other groups in the table change nothing.
+        # One stream per group, so that the draw does not depend on other groups in the table.
         entropy = int.from_bytes(sha256(group.encode()).digest()[:8], "big")
         return np.random.default_rng([self.seed, entropy])
 
@@ -258,8 +257,8 @@ class GRPORoC(Deriver):
     """GRPO over the attempts that resample-on-correct keeps; 0 on the others.
 
     Attributes:
-        resample: what to keep.
-        grpo: the advantage among those.
+        resample: chooses the attempts to keep.
+        grpo: computes the advantages among them.
     """
 
     name = "grpo_roc"
@@ -269,6 +268,6 @@ class GRPORoC(Deriver):
     grpo: GRPO = Field(default_factory=GRPO)
 
     def derive(self, table: TurnTable) -> Advantages:
-        """Return the advantages of the attempts that are kept."""
+        """Return the advantages of the kept attempts."""
         kept = self.resample.select(table)
         return Advantages(table, self.grpo.derive(kept.table).values, self.stamp)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["scan_back", "shift_back"]
 
 _BLOCK = 1 << 14
-"""Sequences that are scanned together: few enough that they stay in the cache."""
+"""Number of sequences that are scanned together; small enough for the CPU's cache."""
 _FEW = 8
 """Below this many sequences, plain Python is faster than one numpy call per position."""
 
@@ -23,7 +23,7 @@ def scan_back(values: Doubles, decay: float | Doubles, starts: Ints) -> Doubles:
 
     Args:
         values: float64 ``[n]``, sequence after sequence.
-        decay: one for all, or float64 ``[s]``, one per sequence.
+        decay: a single value, or float64 ``[s]``, one per sequence.
         starts: int64 ``[s + 1]``, where each sequence starts; the last is ``n``.
     """
     out = np.array(values, dtype=np.float64)
@@ -35,7 +35,7 @@ def scan_back(values: Doubles, decay: float | Doubles, starts: Ints) -> Doubles:
 
 
 def _scan_block(out: Doubles, rates: Doubles, starts: Ints) -> None:
-    """Scan in place, from the ends of all sequences at once; the longest come first."""
+    """Scan in place, from the ends of all sequences at once; sequences are sorted longest first."""
     sizes = np.diff(starts)
     order = np.argsort(-sizes, kind="stable")
     sizes, ends, rates = sizes[order], starts[1:][order], rates[order]

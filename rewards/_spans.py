@@ -1,4 +1,4 @@
-"""How spans of a turn lie in each other."""
+"""Nesting of spans within a turn."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["outermost"]
 
 
 def outermost(table: TurnTable, chosen: Flags | None = None) -> Flags:
-    """Return bool ``[K]``: spans that lie inside no other.
+    """Return bool ``[K]``: spans that are not inside another one.
 
     Args:
         table: the spans.
-        chosen: bool ``[K]``, the spans to look at; the others are False, and cover nothing. None
-            looks at all.
+        chosen: bool ``[K]``, the spans to consider; the others are ignored, and False in the
+            result. None considers all.
     """
     picked = np.flatnonzero(np.ones(table.span_turn.size, np.bool_) if chosen is None else chosen)
     turn, end = table.span_turn[picked], table.span_end[picked]

@@ -1,4 +1,4 @@
-"""Statistics of groups: float64, and exact where all members are equal."""
+"""Statistics of groups, in float64, and exact if all members are equal."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["PAPER", "VERL", "Convention", "group_moments", "group_relative", "gr
 
 
 class Convention(NamedTuple):
-    """How a value is made relative to its group: ``(value - mean) / (std + eps)``."""
+    """How values are normalised within a group: ``(value - mean) / (std + eps)``."""
 
     ddof: int = 0
-    """0: the std of the group itself; 1: the sample std."""
+    """0 for the population std, 1 for the sample std."""
     eps: float = 0.0
     divide: bool = True
-    """False leaves out the division."""
+    """Whether to divide by the std."""
     raw_single: bool = False
-    """A group of one keeps its raw value, as if its mean were 0 and its std 1, instead of 0."""
+    """Whether a group of one keeps its raw value (as if mean 0 and std 1) instead of giving 0."""
 
 
 PAPER = Convention()
@@ -31,7 +31,7 @@ VERL = Convention(ddof=1, eps=1e-6, raw_single=True)
 
 
 class Moments(NamedTuple):
-    """Of each value's group, one entry per value."""
+    """Statistics of each value's group, one entry per value."""
 
     mean: Doubles
     std: Doubles
@@ -41,9 +41,9 @@ class Moments(NamedTuple):
 def group_moments(values: Doubles, groups: Ints, ddof: int = 0) -> Moments:
     """Return mean, std and size of the group that each value belongs to.
 
-    Equal values have exactly their own value as the mean and a std of exactly 0: sums of equal
-    numbers can be one rounding step off, so equality is tested, not computed. The order of the
-    values does not change a bit of the result.
+    If all values of a group are equal, its mean is exactly that value and its std exactly 0. This
+    is tested, not computed, because the mean of equal numbers can differ by rounding. The result
+    does not depend on the order of the values, not even in the last bit.
 
     Args:
         values: float64 ``[n]``, finite.
@@ -52,7 +52,7 @@ def group_moments(values: Doubles, groups: Ints, ddof: int = 0) -> Moments:
     """
     if values.size == 0:
         return Moments(np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64))
-    # Summing in order of the values makes the sums independent of the order of the sessions.
+    # Summing in sorted order makes the sums independent of the order of the sessions.
     order = _order(values, groups)
     ordered, keys = values[order], groups[order]
     first = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
@@ -93,7 +93,7 @@ def group_relative(values: Doubles, groups: Ints, convention: Convention) -> Dou
 
 
 def grouped_attempts(table: TurnTable) -> tuple[Ints, Ints]:
-    """Return the places of the scored attempts, and the group of each.
+    """Return the indices of the scored attempts, and the group of each.
 
     Raises:
         InvalidInput: a scored attempt belongs to none of the table's groups.

@@ -32,34 +32,34 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 PrefixRule: TypeAlias = Literal["mean", "sum"]
 
 SPAN_KINDS = ("tool_call", "reasoning", "fold", "answer")
-"""What the codes in ``span_kind`` stand for."""
+"""The span kinds that the codes in ``span_kind`` refer to."""
 
 
 class Signal(NamedTuple):
-    """A signal of the turns, as numbers.
+    """A numeric signal of the turns.
 
-    A signal is a number, or a list with one number for each response id. Of a list, a turn and a
-    span have the mean over their sampled ids; a number holds for the turn and all of its spans.
+    A recorded signal is a number, or a list with one number per response id. A number applies to
+    the turn and all of its spans; of a list, turn and spans get the mean over their sampled ids.
     """
 
     values: Doubles
-    """float64 ``[N]``, of each turn; 0 where it has none."""
+    """float64 ``[N]``, value of each turn; 0 if it has none."""
     known: Flags
     """Bool ``[N]``."""
     spans: Doubles
-    """float64 ``[K]``, of each span; 0 where its turn has none."""
+    """float64 ``[K]``, value of each span; 0 if its turn has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What similarity-based derivers compare, one entry per turn.
+    """Texts that similarity-based derivers compare, one entry per turn.
 
     Args:
-        action: what the policy did: the signal ``action``, else its tool calls (name and
+        action: the policy's action: the signal ``action``, else its tool calls (name and
             arguments, one per line), else its text.
-        expert: what the expert did: the signal ``expert_action``, else the entry for this depth
+        expert: the expert's action: the signal ``expert_action``, else the entry for this depth
             in the outcome detail ``expert_actions``; None if there is none.
-        state: what the policy saw before it acted, as text.
+        state: the text that the policy was shown before it acted.
     """
 
     action: tuple[str, ...]
@@ -69,34 +69,34 @@ class Texts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TurnTable:
-    """Every turn of some sessions, session after session, and the attempts that hold them.
+    """All turns of some sessions, in the order of the sessions, and the attempts they belong to.
 
-    Arrays over the N turns, over the A attempts, over the M memberships (one for each turn of
-    each attempt, so a turn that rival attempts share has several), and over the K spans. All are
-    read-only, and none holds a NaN: what is unknown has a flag or a count beside it.
+    The arrays are over the N turns, the A attempts, the M memberships (one for each turn of each
+    attempt, so a turn shared by several attempts has several), and the K spans. They are
+    read-only and contain no NaN; unknown values have a flag or a documented default.
 
-    A turn or attempt is *scored* if its attempt ended scored (completed or truncated), has an
-    outcome, and its session has not left its group: only those count.
+    An attempt is *scored* if it was completed or truncated, has an outcome, and its session has not
+    left its group; a turn is scored if one of its attempts is. Only those count.
 
     Args:
         sessions: ids, in order.
         groups: ids of the sealed groups.
         starts: int64 ``[S + 1]``, where each session's turns start; turn ``i`` of session ``s``
-            stands at ``starts[s] + i``.
+            is at ``starts[s] + i``.
         session_order: int64 ``[S]``, rank of each session by sample number and id: an order that
             does not depend on how the table was put together.
-        session: int64 ``[N]``, place in ``sessions``.
-        group: int64 ``[N]``, place in ``groups``; -1 for none.
+        session: int64 ``[N]``, index in ``sessions``.
+        group: int64 ``[N]``, index in ``groups``; -1 for none.
         turn: int64 ``[N]``, index in its session.
-        parent: int64 ``[N]``, place of the causal parent in this table; -1 for none.
+        parent: int64 ``[N]``, row of the causal parent in this table; -1 for none.
         depth: int64 ``[N]``, number of ancestors.
         attempt: int64 ``[N]``, index in its session of the attempt that recorded it.
         scored: bool ``[N]``.
         last: bool ``[N]``, the last turn of some attempt.
         env_reward: float64 ``[N]``, the environment's step reward, 0 where it gave none.
-        calls_ok: int64 ``[N]``, tool calls that worked.
-        calls_failed: int64 ``[N]``, tool calls with an error, bad arguments or a time-out.
-        prompt_tokens: int64 ``[N]``, whole prompt, 0 if unknown.
+        calls_ok: int64 ``[N]``, tool calls that succeeded.
+        calls_failed: int64 ``[N]``, tool calls with an error, invalid arguments or a timeout.
+        prompt_tokens: int64 ``[N]``, tokens of the whole prompt, 0 if unknown.
         response_tokens: int64 ``[N]``, sampled and inserted tokens, 0 if unknown.
         exact: bool ``[N]``, the turn has the engine's ids and log-probs.
         surprisal: float64 ``[N]``, mean of ``-log p`` (nats) over the turn's sampled tokens; 0
@@ -111,29 +111,29 @@ class TurnTable:
         gold_after: float64 ``[N]``, the same after the turn: the signal ``gold_logprob``, a mean
             or a list to take the mean of; else 0.
         has_gold: bool ``[N]``, both are known.
-        span_turn: int64 ``[K]``, place in this table of the turn that each span lies in; sorted.
-        span_kind: int64 ``[K]``, place in `SPAN_KINDS`.
+        span_turn: int64 ``[K]``, row in this table of each span's turn; sorted.
+        span_kind: int64 ``[K]``, index in `SPAN_KINDS`.
         span_start: int64 ``[K]``, first response id.
-        span_end: int64 ``[K]``, one past the last.
-        span_ok: int64 ``[K]``, for tool calls 1 if it worked and 0 if not; -1 if unknown.
+        span_end: int64 ``[K]``, one past the last response id.
+        span_ok: int64 ``[K]``, for tool calls 1 if it succeeded and 0 if not; -1 if unknown.
         span_starts: int64 ``[N + 1]``, where each turn's spans start.
-        attempt_session: int64 ``[A]``, place in ``sessions``.
-        attempt_group: int64 ``[A]``, place in ``groups``; -1 for none.
+        attempt_session: int64 ``[A]``, index in ``sessions``.
+        attempt_group: int64 ``[A]``, index in ``groups``; -1 for none.
         attempt_index: int64 ``[A]``, index in its session.
-        attempt_leaf: int64 ``[A]``, place of its last turn in this table; -1 if it has none.
+        attempt_leaf: int64 ``[A]``, row of its last turn in this table; -1 if it has none.
         attempt_scored: bool ``[A]``.
         attempt_score: float64 ``[A]``, the outcome's score; 0 where not scored.
         attempt_passed: bool ``[A]``, False where not scored.
         attempt_direct: float64 ``[A]``, tokens without memory folding (outcome detail
             ``len_direct``); 0 if unknown.
         attempt_folded: float64 ``[A]``, tokens with it (``len_fold``); 0 if unknown.
-        member_turn: int64 ``[M]``, place of a turn in this table; an attempt's in order.
-        member_attempt: int64 ``[M]``, place of the attempt that it belongs to; sorted.
+        member_turn: int64 ``[M]``, row of a turn in this table; in order within an attempt.
+        member_attempt: int64 ``[M]``, index of the attempt that it belongs to; sorted.
         member_starts: int64 ``[A + 1]``, where each attempt's memberships start.
-        digests: sha256 (hex) of each turn's observation, or None if they were not asked for.
-        state_codes: int64 ``[N]``, equal where the policy saw the same before it acted, or None.
-        texts: see `Texts`, or None if they were not asked for.
-        signal_names: the signals that were asked for; see :meth:`signal`.
+        digests: sha256 (hex) of each turn's observation, or None if they were not requested.
+        state_codes: int64 ``[N]``, equal for turns before which the policy saw the same, or None.
+        texts: see `Texts`; None if they were not requested.
+        signal_names: the requested signals; see :meth:`signal`.
         signal_values: float64 ``[Q, N]``.
         signal_known: bool ``[Q, N]``.
         signal_spans: float64 ``[Q, K]``.
@@ -202,20 +202,20 @@ class TurnTable:
         texts: bool = False,
         signals: Sequence[str] = (),
     ) -> TurnTable:
-        """Read sessions one by one into columns; the trees themselves are not kept.
+        """Build the table from sessions, which are read one at a time and not kept.
 
         Args:
             groups: the sealed groups that the sessions belong to.
-            sessions: complete session trees; sessions of no given group stand alone.
+            sessions: complete session trees; sessions of none of these groups have no group.
             digests: also digest every observation and state (needed by state-matching derivers;
-                costs two canonical JSONs and hashes per turn).
+                encodes and hashes two canonical JSON texts per turn).
             texts: also keep the texts of actions, experts' actions and states (needed by
                 similarity-based derivers).
-            signals: names of signals to keep as numbers (see `Signal`).
+            signals: names of signals to include as numbers (see `Signal`).
 
         Raises:
-            InvalidInput: an open group, a session given twice, or a score or signal that is not
-                finite or of the wrong type.
+            InvalidInput: a group is open, a session is given twice, or a score or signal is not
+                finite or has the wrong type.
         """
         from trajgym.rewards._build import TableBuilder
 
@@ -230,7 +230,7 @@ class TurnTable:
         return self.turn.size
 
     def place(self, session: str) -> slice | None:
-        """Return where the turns of a session stand, None if it is not in the table."""
+        """Return the rows of a session's turns, None if it is not in the table."""
         found = self._places.get(session)
         return (
             None if found is None else slice(int(self.starts[found]), int(self.starts[found + 1]))
@@ -249,10 +249,10 @@ class TurnTable:
 
     @property
     def state(self) -> Ints:
-        """int64 ``[N]``: code of what the policy saw before it acted (its anchor state).
+        """int64 ``[N]``: code of the state that the policy saw before it acted (anchor state).
 
-        That is the parent turn's observation and what is new in this turn's context; ids of tool
-        calls do not count.
+        The state is the parent turn's observation and what is new in this turn's context; ids of
+        tool calls are ignored.
 
         Raises:
             InvalidInput: the table was built without them.
@@ -293,7 +293,7 @@ class TurnTable:
         return np.repeat(self.attempt_scored, np.diff(self.member_starts))
 
     def spread(self, values: Doubles, rule: PrefixRule = "mean") -> Doubles:
-        """Give each attempt's value to all of its turns.
+        """Assign each attempt's value to all of its turns.
 
         Args:
             values: float64 ``[A]``.
@@ -305,7 +305,7 @@ class TurnTable:
         return self.combine(np.repeat(values, np.diff(self.member_starts)), rule)
 
     def combine(self, values: Doubles, rule: PrefixRule = "mean") -> Doubles:
-        """Bring values of memberships to their turns; otherwise like :meth:`spread`.
+        """Combine values of memberships into values of turns; otherwise like :meth:`spread`.
 
         Args:
             values: float64 ``[M]``.
@@ -315,7 +315,7 @@ class TurnTable:
         return self._combine(self.member_turn[counted], values[counted], rule)
 
     def at_leaves(self, values: Doubles, rule: PrefixRule = "mean") -> Doubles:
-        """Give each attempt's value to its last turn alone; otherwise like :meth:`spread`."""
+        """Assign each attempt's value to its last turn only; otherwise like :meth:`spread`."""
         attempts = np.flatnonzero(self.attempt_scored & (self.attempt_leaf >= 0))
         return self._combine(self.attempt_leaf[attempts], values[attempts], rule)
 

@@ -1,4 +1,4 @@
-"""ToolPO: outcome advantage on everything, action advantage on tool calls and memory folds."""
+"""ToolPO: outcome advantage on all tokens, action advantage on tool calls and memory folds."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _CALL, _FOLD = SPAN_KINDS.index("tool_call"), SPAN_KINDS.index("fold")
 class ToolPO(Deriver):
     """ToolPO (DeepAgent, arXiv 2510.21618v3, Eq. 5-8): ``A(y) = A_succ + M(y) * A_action``.
 
-    ``A_succ`` is the outcome less the group's mean, on all of an attempt's tokens. ``A_action`` is
-    ``R_action`` less the group's mean, on tool-call and memory-fold tokens (M) only;
-    ``R_action = lambda1 * calls that worked + lambda2 * S_pref``, and ``S_pref = (direct - folded)
+    ``A_succ`` is the outcome minus the group's mean, on all of an attempt's tokens. ``A_action`` is
+    ``R_action`` minus the group's mean, on tool-call and memory-fold tokens (M) only;
+    ``R_action = lambda1 * successful calls + lambda2 * S_pref``, and ``S_pref = (direct - folded)
     / (direct + folded)`` in tokens, from the outcome details ``len_direct`` and ``len_fold``.
-    Nothing is divided by a std. Both are one scalar per attempt: a failed call of a good attempt is
-    pushed up with the others. Turns that attempts share have the mean of their advantages.
+    Nothing is divided by a std. Both are one scalar per attempt, so a failed call of a good attempt
+    is reinforced too. Turns shared by several attempts get the mean of their advantages.
 
-    The paper does not say what S_pref is without a pair: it is 0 here. There is no public trainer,
-    hence one variant only. A turn that has tool calls that worked but no recorded span of one
-    would lose its action advantage.
+    The paper does not define S_pref without such a pair; it is 0 here. There is no public trainer,
+    hence one variant. A turn with successful tool calls but no recorded tool-call span has no
+    tokens to apply ``A_action`` to.
 
     Attributes:
         lambda1: weight of the calls.
         lambda2: weight of the preference for folding.
-        missing_spans: what to do about exact turns with calls that worked and no tool-call span:
-            ``error``, or put the action advantage on the whole ``turn``, or ``ignore`` them. Text
-            turns make no training rows, and have no spans: they are ignored.
+        missing_spans: what to do about exact turns with successful calls and no tool-call span:
+            raise (``error``), apply the action advantage to the whole ``turn``, or ``ignore`` them.
+            Text turns have no spans and no training rows, and are always ignored.
     """
 
     name = "toolpo"
@@ -82,7 +82,7 @@ class ToolPO(Deriver):
         return np.where(table.attempt_scored, earned, 0.0)
 
     def action_advantage(self, table: TurnTable) -> Doubles:
-        """Return float64 ``[N]``: ``A_action`` of each turn, whether or not it has such spans."""
+        """Return float64 ``[N]``: ``A_action`` of each turn, even if it has no such spans."""
         return self._relative(table, self.action_reward(table))
 
     def _relative(self, table: TurnTable, rewards: Doubles) -> Doubles:
@@ -98,15 +98,15 @@ class ToolPO(Deriver):
             first = int(np.argmax(bare))
             raise InvalidInput(
                 f"toolpo: turn {table.turn[first]} of session "
-                f"{table.sessions[table.session[first]]} has tool calls that worked but no "
+                f"{table.sessions[table.session[first]]} has successful tool calls but no "
                 "tool-call span: use a renderer that parses tool calls, or set missing_spans",
             )
         return bare
 
 
 def _selected(table: TurnTable) -> Flags:
-    """Return bool ``[K]``: tool calls and folds, but not one that lies inside another.
+    """Return bool ``[K]``: tool calls and folds that are not inside another one.
 
-    M is 0 or 1: a call written inside a fold must not count twice.
+    M is 0 or 1, so a call written inside a fold must not count twice.
     """
     return outermost(table, (table.span_kind == _CALL) | (table.span_kind == _FOLD))

@@ -1,4 +1,4 @@
-"""Tool calls as rewards."""
+"""Rewards for tool calls."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["ToolCalls"]
 
 
 class ToolCalls(Deriver):
-    """A reward for every tool call that worked, and one for every call that failed.
+    """A reward for every tool call that succeeded, and one for every call that failed.
 
     Attributes:
-        ok: for each call that worked.
-        failed: for each with an error, bad arguments or a time-out.
+        ok: reward of each call that succeeded.
+        failed: reward of each call with an error, invalid arguments or a timeout.
     """
 
     name = "tool_calls"
@@ -29,7 +29,7 @@ class ToolCalls(Deriver):
     failed: float = 0.0
 
     def derive(self, table: TurnTable) -> Rewards:
-        """Return the sum over each scored turn's calls."""
+        """Return the sum of the rewards of each scored turn's calls."""
         parts = self.terms(table)
         return Rewards(table, parts["ok"] + parts["failed"], self.stamp)
 

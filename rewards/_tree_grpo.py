@@ -1,4 +1,4 @@
-"""Tree-GRPO: advantages within each tree and between the trees of a prompt."""
+"""Tree-GRPO: advantages within each tree and across the trees of a prompt."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class TreeGRPO(Relative):
 
     A tree is a session, its leaves are the session's scored attempts, and the trees of a prompt
     are its group. ``A_intra`` is the leaf's outcome relative to the leaves of its tree, ``A_inter``
-    relative to all leaves of the prompt, ``(R - mean) / std`` both. Turns that leaves share get the
-    sum of their advantages: the paper trains every leaf as a whole sequence, prefix included, and
-    a prefix trained once needs the sum to get the same gradient (without clipping, with a loss
-    summed over tokens; under clipping the two differ).
+    relative to all leaves of the prompt, both as ``(R - mean) / std``. Turns shared by leaves get
+    the sum of their advantages: the paper trains every leaf as a whole sequence including the
+    prefix, and a prefix that is trained once needs the sum to get the same gradient (for a loss
+    summed over tokens without clipping; with clipping the two differ).
 
     Attributes:
-        variant: ``paper``: std of the leaves themselves, and a tree or prompt with one leaf gives 0
-            there. ``official`` (AMAP-ML/Tree-GRPO): sample std plus 1e-6, and a single leaf keeps
-            its raw reward, in each of the two terms.
+        variant: ``paper``: population std; in a tree or prompt with a single leaf the term is 0.
+            ``official`` (AMAP-ML/Tree-GRPO): sample std plus 1e-6, and a single leaf keeps its raw
+            reward, in each of the two terms.
         combine: ``two_norm`` normalises within the prompt and the result again within the tree;
-            the code has it, the paper's results do not use it.
+            it is in the released code, but the paper's results do not use it.
     """
 
     name = "tree_grpo"
@@ -70,32 +70,32 @@ def _over(table: TurnTable, counted: np.ndarray, values: Doubles) -> Doubles:
 
 
 class TreeBudget(NamedTuple):
-    """What the leaves of a prompt cost, in the unit of ``chain_cost``."""
+    """Number and cost of the leaves of a prompt, in the unit of ``chain_cost``."""
 
     leaves: int
     paper_cost: float
-    """As the paper prints it, ``M * B + L * N * B / 2``: right only if the N nodes are shared by
+    """The paper's formula, ``M * B + L * N * B / 2``; correct only if the N nodes are shared by
     all trees."""
     code_cost: float
-    """As the code expands, N nodes in each tree: ``M * B + M * L * N * B / 2``."""
+    """The released code's cost, with N nodes expanded per tree: ``M * B + M * L * N * B / 2``."""
 
 
 def tree_budget(trees: int, nodes: int, rounds: int, chain_cost: float = 1.0) -> TreeBudget:
-    """Return how many leaves M trees give, and what they are expected to cost.
+    """Return the number of leaves of M trees, and their expected cost.
 
     Args:
-        trees: M, independent chains that start each prompt's trees.
+        trees: M, independent chains that start the trees of a prompt.
         nodes: N, nodes expanded per tree and round.
         rounds: L, rounds of expansion.
-        chain_cost: B, of one whole chain; an expansion costs half of it on average.
+        chain_cost: B, cost of one whole chain; an expansion costs half of it on average.
 
     Raises:
-        InvalidInput: no tree, or a negative number.
+        InvalidInput: there is no tree, or a number is negative.
     """
     if trees < 1 or nodes < 0 or rounds < 0 or chain_cost < 0:
         raise InvalidInput(
             f"tree budget: {trees} trees, {nodes} nodes, {rounds} rounds, cost {chain_cost}: "
-            "there is at least one tree, and nothing is negative",
+            "at least one tree is needed, and no number may be negative",
         )
     expanded = rounds * nodes * chain_cost / 2
     base = trees * chain_cost
@@ -103,11 +103,11 @@ def tree_budget(trees: int, nodes: int, rounds: int, chain_cost: float = 1.0) ->
 
 
 def tree_diff_scores(table: TurnTable, margin: float = 0.1) -> Doubles:
-    """Return float64 ``[N]``: the node score of the code's ``tree_diff`` mode.
+    """Return float64 ``[N]``: the node score of the released code's ``tree_diff`` mode.
 
-    ``(max(V - V_parent - margin, 0) + V) / sqrt(leaves)``, V the mean outcome of the leaves below;
-    for the first turns of a session the parent is the session's root. Official code only: neither
-    the paper nor its results use it.
+    It is ``(max(V - V_parent - margin, 0) + V) / sqrt(leaves)``, where V is the mean outcome of the
+    leaves below; the parent of a session's first turns is the session's root. The paper does not
+    mention it.
     """
     value = table.spread(table.attempt_score)
     leaves = table.spread(np.ones(table.attempt_score.size), "sum")

@@ -18,17 +18,17 @@ __all__ = ["NodeValues", "TreeRL", "node_values"]
 
 
 class NodeValues(NamedTuple):
-    """Of each turn, float64 ``[N]``; 0 on turns that are not scored."""
+    """Values of the turns, float64 ``[N]`` each; 0 on turns that are not scored."""
 
     value: Doubles
-    """V: mean outcome of the scored attempts below, less the lowest outcome of the group (so that
-    equal outcomes give exact zeros; no difference of values is changed by it)."""
+    """V: mean outcome of the scored attempts below, minus the lowest outcome of the group, so that
+    equal outcomes give exact zeros; differences of values are not affected."""
     above: Doubles
-    """V of the parent; of the root for a first turn."""
+    """V of the parent, or of the root for a first turn."""
     root: Doubles
     """V of the group's root."""
     leaves: Doubles
-    """How many scored attempts lie below."""
+    """Number of scored attempts below."""
 
 
 def node_values(table: TurnTable) -> NodeValues:
@@ -55,19 +55,19 @@ def node_values(table: TurnTable) -> NodeValues:
 class TreeRL(Deriver):
     """TreeRL (arXiv 2506.11902): ``R(s) = (G_A + L_A) / sqrt(leaves)`` as the advantage of a turn.
 
-    V(s) is the mean outcome of the attempts below turn s; the prompt is the root of its whole
-    group. ``G_A = V(s) - V(root)``, ``L_A = V(s) - V(parent)``, both divided by the square root
-    of the number of leaves below s. The formula is read as two later works quote it.
+    V(s) is the mean outcome of the attempts below turn s; the root is the prompt, above all trees
+    of the group. ``G_A = V(s) - V(root)``, ``L_A = V(s) - V(parent)``, both divided by the square
+    root of the number of leaves below s. The formula is interpreted as two later works quote it.
 
     Attributes:
         variant: ``paper``: as above. ``official`` (THUDM/TreeRL, its training script): outcomes
-            less the mean of the other leaves; every node's mean divided by the square root of its
-            leaves *before* it is subtracted; a local part below 1e-8 is replaced by the parent's;
-            the root's value is 0. A group of one leaf, where that code stops, gives 0.
-        weight: ``none`` leaves out the division by the square root.
-        state_value: False leaves out the global part.
-        repeat: multiply by the number of leaves below. Trained once per leaf, as there, a shared
-            turn counts that often; here it is trained once.
+            minus the mean of the other leaves; every node's mean is divided by the square root of
+            its leaves *before* the subtraction; a local term below 1e-8 is replaced by the
+            parent's; the root's value is 0. A group of one leaf, where that code fails, gives 0.
+        weight: ``none`` omits the division by the square root.
+        state_value: whether to include the global term.
+        repeat: multiply by the number of leaves below. The released code trains a shared turn once
+            per leaf; here it is trained once.
     """
 
     name = "treerl"
@@ -92,7 +92,7 @@ class TreeRL(Deriver):
         Args:
             table: the turns.
             kept: bool ``[A]``, the leaves that will be trained; the official weighting counts
-                only those below a node, though all of them make its value.
+                only those below a node, although all leaves contribute to its value.
         """
         nodes = node_values(table)
         if self.variant == "paper":
@@ -128,7 +128,7 @@ class TreeRL(Deriver):
 
 
 def _filled(table: TurnTable, local: Doubles) -> Doubles:
-    """Replace what is next to nothing by the parent's, from the root down."""
+    """Replace negligible values by the parent's, from the root down."""
     same = np.flatnonzero((np.abs(local) < 1e-8) & (table.parent >= 0))
     same = same[np.argsort(table.depth[same], kind="stable")]
     depths = table.depth[same]

@@ -1,4 +1,4 @@
-"""Values over turns and spans: rewards and advantages, two types that never mix."""
+"""Values over turns and spans: rewards and advantages, two types that can't be mixed."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
     from trajgym.rewards._table import Doubles, Ints, TurnTable
 
-__all__ = ["Advantages", "Rewards", "TurnValues"]
+__all__ = ["Advantages", "Rewards", "TurnValues", "add_stamps", "scale_stamp"]
 
 
 class TurnValues:
-    """One value for each turn of a table, and for each span if ``spans``; 0 where nothing counts.
+    """One value for each turn of a table, and optionally for each span; 0 where not scored.
 
     The value of a token is its turn's plus those of the spans that cover it. Values of the same
-    kind and table add up, and scale by a number. `Rewards` and `Advantages` do not mix: that raises
-    TypeError.
+    type and table can be added, and multiplied by a number. Mixing `Rewards` and `Advantages`
+    raises TypeError.
 
     Args:
         table: the turns.
         values: float64 ``[N]``; copied.
-        stamp: which deriver made them, with what settings.
-        spans: float64 ``[K]``, one for each span of the table; copied; None stands for zeros.
+        stamp: the deriver and its settings.
+        spans: float64 ``[K]``, one for each span of the table; copied; None means zeros.
 
     Raises:
-        InvalidInput: another shape, a value that is not finite, or one on a turn that is not
-            scored.
+        InvalidInput: the shape is wrong, a value is not finite, or a turn that is not scored has
+            a value.
     """
 
     __slots__ = ("spans", "stamp", "table", "values")
@@ -55,7 +55,7 @@ class TurnValues:
         self.spans = None if spans is None else self._checked(spans, table.span_turn, "spans")
 
     def _checked(self, values: npt.ArrayLike, turns: Ints, unit: str) -> Doubles:
-        """Return a frozen copy of values that lie in ``turns`` (places in the table)."""
+        """Return a read-only copy of values on ``turns`` (rows of the table)."""
         array = np.array(values, dtype=np.float64)
         kind = type(self).__name__
         if array.shape != turns.shape:
@@ -87,12 +87,12 @@ class TurnValues:
         if type(other) is not type(self):
             return NotImplemented
         if other.table is not self.table:
-            raise InvalidInput("values of different tables do not add up: use one table")
+            raise InvalidInput("values of different tables can't be added: use one table")
         spans = [values for values in (self.spans, other.spans) if values is not None]
         return type(self)(
             self.table,
             self.values + other.values,
-            _plus(self.stamp, other.stamp),
+            add_stamps(self.stamp, other.stamp),
             spans=np.sum(spans, axis=0) if spans else None,
         )
 
@@ -100,7 +100,7 @@ class TurnValues:
         if not isinstance(factor, int | float):
             return NotImplemented
         spans = None if self.spans is None else self.spans * factor
-        stamp = _times(factor, self.stamp)
+        stamp = scale_stamp(factor, self.stamp)
         return type(self)(self.table, self.values * factor, stamp, spans=spans)
 
     __rmul__ = __mul__
@@ -110,13 +110,13 @@ class TurnValues:
 
 
 class Rewards(TurnValues):
-    """What each turn earned; summed along a trajectory they make its return."""
+    """The reward of each turn; their sum along a trajectory is its return."""
 
     __slots__ = ()
 
 
 class Advantages(TurnValues):
-    """What each turn's tokens are weighted with in a policy gradient; never summed over turns."""
+    """The weight of each turn's tokens in a policy gradient; never summed over turns."""
 
     __slots__ = ()
 
@@ -139,9 +139,11 @@ def _sum_of(terms: list[dict[str, Any]]) -> Stamp:
     return Stamp(" + ".join(names), {"terms": terms})
 
 
-def _plus(left: Stamp, right: Stamp) -> Stamp:
+def add_stamps(left: Stamp, right: Stamp) -> Stamp:
+    """Return the stamp of a sum of values."""
     return _sum_of(_terms(left) + _terms(right))
 
 
-def _times(factor: float, stamp: Stamp) -> Stamp:
+def scale_stamp(factor: float, stamp: Stamp) -> Stamp:
+    """Return the stamp of values times a number."""
     return _sum_of([term | {"factor": factor * term["factor"]} for term in _terms(stamp)])

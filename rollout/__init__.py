@@ -1,35 +1,23 @@
-"""Driving sessions: policies, engines, renderers and the runner."""
+"""Running sessions: the runner and its settings, policies and expansions.
 
-from trajgym.rollout._annotate import Annotated, AnnotateReport, Annotator, annotate
-from trajgym.rollout._byte_renderer import ByteRenderer
-from trajgym.rollout._certificate import (
-    Analysis,
-    Certificate,
-    Citation,
-    Counterexample,
-    ErrorRates,
-    Premise,
-    Trace,
-    TraceStep,
-    check_certificate,
-)
-from trajgym.rollout._certificate_judge import CertificateCase, CertificateJudge
+The parts that policies and judges are built from are in `trajgym.rollout.engines`,
+`trajgym.rollout.rendering` and `trajgym.rollout.annotators`.
+"""
+
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from trajgym.rollout._collect import CollectReport, collect
-from trajgym.rollout._drive import derive_seed, drive, run_session
-from trajgym.rollout._engine import Generation, ShownImage, TokenEngine
+from trajgym.rollout._context import ContextFull
+from trajgym.rollout._drive import SessionHooks, derive_seed, drive, run_session
 from trajgym.rollout._expansion import (
     EntropyExpansion,
     Expansion,
     SurprisalExpansion,
     TreeExpansion,
 )
-from trajgym.rollout._fake_engine import FakeCall, FakeEngine, Fault
-from trajgym.rollout._hint_judge import HintJudge
-from trajgym.rollout._local import LocalEngine, LocalPolicy
-from trajgym.rollout._local_vision import LocalVisionEngine
-from trajgym.rollout._openai import OpenAIPolicy
-from trajgym.rollout._packaged import PackagedRenderer, renderer_for
+from trajgym.rollout._local_policy import LocalPolicy
 from trajgym.rollout._policy import (
+    AttemptPolicy,
     Policy,
     PolicyError,
     PolicyGarbage,
@@ -37,85 +25,75 @@ from trajgym.rollout._policy import (
     PolicyRequest,
     PolicyUnavailable,
 )
-from trajgym.rollout._processor import open_image, pixels_of, processor_name
-from trajgym.rollout._renderer import Parsed, Renderer
-from trajgym.rollout._retry import Retry
-from trajgym.rollout._runner import Progress, Runner, SealedGroup, group_id
+from trajgym.rollout._rescore import Rescored, RescoreReport, rescore
+from trajgym.rollout._retry import Limiter, Retry
+from trajgym.rollout._runner import Progress, RunIncomplete, Runner, SealedGroup
+from trajgym.rollout._sample import OpenGroup, group_id, run_sample
 from trajgym.rollout._scripted import ScriptedPolicy, call, say
-from trajgym.rollout._smollm2 import LoadedModel, find_smollm2, load_smollm2, save_smollm2
-from trajgym.rollout._template import TemplateRenderer
+from trajgym.rollout._settings import RunKeywords, RunSettings
+from trajgym.rollout._sync import collect_sync
 from trajgym.rollout._token_policy import TokenPolicy
-from trajgym.rollout._vision import VisionRenderer
-from trajgym.rollout._vllm import VersionSource, VLLMEngine
-from trajgym.rollout._vote_judge import VoteJudge, majority
+from trajgym.rollout.annotators._annotate import annotate
+from trajgym.rollout.engines._fake import FakeEngine
+from trajgym.rollout.engines._vllm import VLLMEngine
+from trajgym.rollout.hosted._anthropic import AnthropicPolicy
+from trajgym.rollout.hosted._openai import OpenAIPolicy
+from trajgym.rollout.hosted._responses import ResponsesPolicy
+from trajgym.rollout.rendering._packaged import renderer_for
+from trajgym.trajectory._deprecated import moved_names as _moved_names
 
 __all__ = [
-    "Analysis",
-    "AnnotateReport",
-    "Annotated",
-    "Annotator",
-    "ByteRenderer",
-    "Certificate",
-    "CertificateCase",
-    "CertificateJudge",
-    "Citation",
+    "AnthropicPolicy",
+    "AttemptPolicy",
     "CollectReport",
-    "Counterexample",
+    "ContextFull",
     "EntropyExpansion",
-    "ErrorRates",
     "Expansion",
-    "FakeCall",
     "FakeEngine",
-    "Fault",
-    "Generation",
-    "HintJudge",
-    "LoadedModel",
-    "LocalEngine",
+    "Limiter",
     "LocalPolicy",
-    "LocalVisionEngine",
     "OpenAIPolicy",
-    "PackagedRenderer",
-    "Parsed",
+    "OpenGroup",
     "Policy",
     "PolicyError",
     "PolicyGarbage",
     "PolicyRejected",
     "PolicyRequest",
     "PolicyUnavailable",
-    "Premise",
     "Progress",
-    "Renderer",
+    "RescoreReport",
+    "Rescored",
+    "ResponsesPolicy",
     "Retry",
+    "RunIncomplete",
+    "RunKeywords",
+    "RunSettings",
     "Runner",
     "ScriptedPolicy",
     "SealedGroup",
-    "ShownImage",
+    "SessionHooks",
     "SurprisalExpansion",
-    "TemplateRenderer",
-    "TokenEngine",
     "TokenPolicy",
-    "Trace",
-    "TraceStep",
     "TreeExpansion",
     "VLLMEngine",
-    "VersionSource",
-    "VisionRenderer",
-    "VoteJudge",
     "annotate",
     "call",
-    "check_certificate",
     "collect",
+    "collect_sync",
     "derive_seed",
     "drive",
-    "find_smollm2",
     "group_id",
-    "load_smollm2",
-    "majority",
-    "open_image",
-    "pixels_of",
-    "processor_name",
     "renderer_for",
+    "rescore",
+    "run_sample",
     "run_session",
-    "save_smollm2",
     "say",
 ]
+
+if not _TYPE_CHECKING:  # type checkers report the old places
+    __getattr__ = _moved_names(
+        __name__,
+        "trajgym.rollout.annotators",
+        "trajgym.rollout.engines",
+        "trajgym.rollout.rendering",
+    )

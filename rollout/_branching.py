@@ -1,13 +1,13 @@
-"""Growing one session into a tree: forks it where an expansion says, and drives the rivals."""
+"""Growing a session into a tree: forks it where an expansion decides, and runs the rivals."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
-import traceback
 from typing import TYPE_CHECKING
 
+from trajgym.envs.faults import contained, describe, traceback_of
 from trajgym.trajectory import StoreError
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ class Branching:
 
     A rival that can't be opened (``Unforkable``, ``ForkDiverged``, a broken sandbox, a missed
     deadline) is recorded as an attempt that ended ``failed:fork``, with the error's name; so is a
-    plan that fails. Nothing of that touches the other attempts.
+    plan that fails. The other attempts are not affected.
 
     Args:
-        session: entered, and not left before :meth:`grow` has returned.
-        expansion: says where to fork.
-        slots: one is held by each rival from its fork to its end.
-        drive: takes a rival to its end.
-        seed: of the expansion's choices.
+        session: an entered session, which must stay open until :meth:`grow` has returned.
+        expansion: decides where to fork.
+        slots: each rival holds one from its fork to its end.
+        drive: runs a rival to its end.
+        seed: seed of the expansion's random choices.
         seconds: deadline of one fork.
     """
 
@@ -59,7 +59,7 @@ class Branching:
         """Run every round of the expansion.
 
         Raises:
-            StoreError: a turn could not be kept.
+            StoreError: a turn could not be stored.
         """
         session = self._session
         if not session.spec.resolve().forkable:
@@ -69,14 +69,15 @@ class Branching:
         for number in range(self._expansion.rounds):
             try:
                 chance = random.Random(f"{self._seed}/{number}")  # noqa: S311 - no secret
-                points = list(self._expansion.plan(session.tree, number, chance))
-            except Exception as error:  # noqa: BLE001 - boundary: anybody's expansion
+                with contained():
+                    points = list(self._expansion.plan(session.tree, number, chance))
+            except Exception as error:  # noqa: BLE001 - boundary: the expansion
                 await self._note(None, error)
                 return
             await self._round(points)
 
     async def _round(self, points: list[int | None]) -> None:
-        """Open the rivals one after the other, so that their numbers say which is which."""
+        """Open the rivals sequentially, numbered in the order of the plan."""
         try:
             async with asyncio.TaskGroup() as rivals:
                 for turn in points:
@@ -100,15 +101,14 @@ class Branching:
                 return await self._attempts[owner].fork(turn)
         except StoreError:
             raise
-        except Exception as error:  # noqa: BLE001 - boundary: environment code, anybody's plan
+        except Exception as error:  # noqa: BLE001 - boundary: environment and expansion
             await self._note(turn, error)
             return None
 
     async def _note(self, turn: int | None, error: Exception) -> None:
-        cause = f"{type(error).__name__}: {error}"
         known = turn in range(len(self._session.tree.turns))
         at = turn if known else None
-        await self._session.add_failed_fork(at, cause, traceback.format_exc())
+        await self._session.add_failed_fork(at, describe(error), traceback_of(error))
 
     async def _run(self, rival: Session) -> None:
         try:

@@ -1,41 +1,53 @@
-"""Collecting a data set: tasks and a policy in, a run on disk out."""
+"""Collecting a data set: runs tasks with a policy and records a run on disk."""
 
 from __future__ import annotations
 
-import json
+import asyncio
+import re
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from trajgym.rollout._runner import Progress, Runner
-from trajgym.trajectory import InvalidInput, Store
+from trajgym.rollout._settings import RunSettings
+from trajgym.trajectory import Store
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from trajgym.envs import EnvSpec
     from trajgym.rollout._policy import Policy
+    from trajgym.rollout._settings import RunKeywords
     from trajgym.trajectory import Task
 
 __all__ = ["CollectReport", "collect"]
 
-_META = "env"
+_VARYING = re.compile(r"\b(?:0x)?[0-9a-f]{6,}\b|\d+(?:\.\d+)?")
+"""Ids, ports and times, which differ between failures with the same cause."""
+_CAUSE_LENGTH = 300
 
 
 @dataclass(slots=True)
 class CollectReport:
-    """What one call of :func:`collect` did; earlier calls on the same run are not counted.
+    """The result of one call of :func:`collect`; earlier calls on the same run are not counted.
 
     Args:
-        statuses: sessions by how they ended.
-        solved: sessions whose score is at least 1.
-        groups: groups sealed.
+        statuses: number of sessions by status.
+        solved: number of sessions whose score is at least 1.
+        groups: number of groups sealed.
+        again: number of sessions of samples that had failed in an earlier call.
+        failed_tasks: tasks of the run with failed sessions and, including earlier calls, without a
+            scored one.
+        causes: number of those failures by ``<status>: <cause>``, ignoring numbers and ids.
     """
 
     statuses: Counter[str] = field(default_factory=Counter)
     solved: int = 0
     groups: int = 0
+    again: int = 0
+    failed_tasks: list[str] = field(default_factory=list)
+    causes: Counter[str] = field(default_factory=Counter)
 
     @property
     def sessions(self) -> int:
@@ -49,33 +61,45 @@ async def collect(
     policy: Policy,
     out: str | os.PathLike[str],
     *,
+    settings: RunSettings | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_start: Callable[[Runner], None] | None = None,
-    **settings: Any,
+    allow_changes: Collection[str] = (),
+    **overrides: Unpack[RunKeywords],
 ) -> CollectReport:
-    """Run every task ``samples`` times and record it all under ``out``.
+    """Run every task ``samples`` times and record the sessions under ``out``.
 
-    Calling it again on the same directory resumes: finished sessions are not run again. Cancelling
-    closes every session cleanly; they are recorded as cancelled and run again on resume.
+    Calling it again on the same directory resumes: finished sessions are not run again; failed ones
+    are, unless ``keep_failed`` is set. The arguments are recorded with the run, and a call with
+    other tasks under the same ids, budgets, policy, seed or expansion is refused. Cancelling closes
+    all sessions; they are recorded as cancelled and run again on resume.
 
     Args:
         spec: the environment.
         tasks: the tasks.
-        policy: who speaks; not closed here.
+        policy: gives the assistant messages; not closed by this function.
         out: run directory, created if missing.
+        settings: how sessions are run.
         on_progress: called for every event.
-        on_start: gets the runner before the first session, to pause or stop it from outside.
-        settings: of :class:`Runner`: ``samples``, ``concurrency``, ``budgets``, ``retries``, ...
+        on_start: called with the runner before the first session, to pause or stop it later.
+        allow_changes: what may differ from an earlier call on the directory: ``tasks``,
+            ``budgets``, ``policy``, ``seed``, ``expansion``.
+        **overrides: settings by name: ``samples``, ``concurrency``, ``budgets``, ``retries``, ...
 
     Raises:
-        InvalidInput: the directory holds a run of another environment.
+        InvalidInput: a setting does not exist or is invalid, the environment's rubric needs a judge
+            and has none, or the directory contains a run of another environment or with other
+            arguments.
         StoreLocked: another process collects into the same directory.
     """
+    settings = RunSettings.of(settings, overrides)
     report = CollectReport()
+    failed: set[str] = set()
 
     def note(event: Progress) -> None:
         if event.kind == "ended":
             report.statuses[event.status] += 1
+            report.again += event.session.partition(".")[0] in failed
             report.solved += event.score is not None and event.score >= 1.0
         elif event.kind == "sealed":
             report.groups += 1
@@ -83,24 +107,50 @@ async def collect(
             on_progress(event)
 
     async with Store(out) as store:
-        await _claim(store, spec)
-        runner = Runner(spec, tasks, policy, store=store, on_progress=note, **settings)
+        failed |= await asyncio.to_thread(_failed_samples, store)
+        runner = Runner(
+            spec,
+            tasks,
+            policy,
+            store=store,
+            settings=settings,
+            on_progress=note,
+            allow_changes=allow_changes,
+        )
         if on_start is not None:
             on_start(runner)
         async with runner:
             async for _ in runner:
                 pass
+        await asyncio.to_thread(_note_failures, store, report)
     return report
 
 
-async def _claim(store: Store, spec: EnvSpec) -> None:
-    """Write which environment this run is of, or refuse to mix two in one run."""
-    wanted = json.dumps(spec.to_json(), sort_keys=True)
+def _failed_samples(store: Store) -> set[str]:
+    """Return the names of samples whose last session failed."""
+    last: dict[str, bool] = {}
     with store.read() as run:
-        found = run.meta().get(_META)
-    if found is not None and found != wanted:
-        raise InvalidInput(
-            f"{store.path.parent}: this run was collected with environment {found}, not {wanted}; "
-            "use another directory",
-        )
-    await store.set_meta(_META, wanted)
+        for summary in run.summaries():
+            name = summary.record.id.partition(".")[0]
+            last[name] = summary.attempts[0].status.kind == "failed"
+    return {name for name, failed in last.items() if failed}
+
+
+def _note_failures(store: Store, report: CollectReport) -> None:
+    """Find the tasks all of whose sessions failed, and count the causes."""
+    causes: dict[str, Counter[str]] = {}
+    scored: set[str] = set()
+    with store.read() as run:
+        for summary in run.summaries():
+            task, first = summary.record.task, summary.attempts[0]
+            if first.status.scored:
+                scored.add(task)
+                causes.pop(task, None)
+            elif first.status.kind == "failed" and task not in scored:
+                causes.setdefault(task, Counter())[f"{first.status}: {first.cause}"] += 1
+    report.failed_tasks = list(causes)
+    examples: dict[str, str] = {}
+    for found in causes.values():
+        for cause, count in found.items():
+            kind = _VARYING.sub("#", cause)
+            report.causes[examples.setdefault(kind, cause[:_CAUSE_LENGTH])] += count

@@ -1,4 +1,4 @@
-"""What a chat completion says, vLLM's token ids included."""
+"""Reading chat completions, including vLLM's token ids."""
 
 from __future__ import annotations
 
@@ -7,23 +7,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from trajgym.envs import Sampled
-from trajgym.rollout._parsing import tool_call
 from trajgym.rollout._policy import PolicyGarbage
+from trajgym.rollout.rendering._parsing import tool_call
 from trajgym.trajectory import InvalidInput, Segment, Usage, check_message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trajgym.rollout._renderer import Renderer
+    from trajgym.rollout.rendering._base import Renderer
     from trajgym.trajectory import Message, Span, ToolSchema
 
 __all__ = ["Completion", "read_completion"]
 
-_FINISH = {"tool_calls": "tool_calls", "function_call": "tool_calls", "length": "length"}
+_FINISH = {
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "length": "length",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+}
 
 
 class Completion(NamedTuple):
-    """The parts of a reply that come from the endpoint."""
+    """The parts of a reply that the endpoint returns."""
 
     message: Message
     sampled: Sampled | None
@@ -40,18 +46,18 @@ def read_completion(
     renderer: Renderer | None = None,
     needs_ids: bool = False,
 ) -> Completion:
-    """Read what the SDK returned.
+    """Read the response that the SDK returned.
 
     Args:
         answer: a ``ChatCompletion``, or whatever the server sent.
-        where: the policy, for errors.
-        versions: oldest and newest version that can have sampled it.
-        tools: that were offered.
+        where: name of the policy, for error messages.
+        versions: oldest and newest policy version that can have sampled it.
+        tools: the tools that were offered.
         renderer: finds spans.
-        needs_ids: an answer without token ids is an error.
+        needs_ids: whether a response without token ids is an error.
 
     Raises:
-        PolicyGarbage: no message in it, or ids that don't fit together.
+        PolicyGarbage: it has no message, or inconsistent ids and log-probs.
     """
     choices = getattr(answer, "choices", None)
     if not isinstance(choices, list) or not choices:
@@ -65,7 +71,7 @@ def read_completion(
             f"{where}: the answer has no token ids and log-probs; token_ids=True needs a server "
             "that returns them (vLLM's return_token_ids)",
         )
-    message = _message(choice.message, where, said_something=sampled is not None)
+    message = _message(choice.message, where)
     if sampled is not None and renderer is not None:
         sampled.spans = _spans(sampled, renderer, tools, message)
     reason = getattr(choice, "finish_reason", None)
@@ -80,14 +86,12 @@ def _short(value: Any) -> str:
     return text if len(text) <= 200 else text[:200] + "..."
 
 
-def _message(found: Any, where: str, *, said_something: bool) -> Message:
+def _message(found: Any, where: str) -> Message:
     content = getattr(found, "content", None)
     if content is None:
         content = getattr(found, "refusal", None)
     thought = getattr(found, "reasoning_content", None) or getattr(found, "reasoning", None)
     calls = getattr(found, "tool_calls", None) or []
-    if content is None and not thought and not calls and not said_something:
-        raise PolicyGarbage(f"{where}: the message is empty: {_short(found)}")
     message: Message = {"role": "assistant", "content": "" if content is None else content}
     if isinstance(thought, str) and thought:
         message["reasoning_content"] = thought
@@ -136,10 +140,10 @@ def _sampled(answer: Any, choice: Any, where: str, versions: tuple[int, int]) ->
 def _spans(
     sampled: Sampled, renderer: Renderer, tools: Sequence[ToolSchema], message: Message
 ) -> tuple[Span, ...]:
-    """Return the renderer's spans under the server's call ids.
+    """Return the renderer's spans with the server's call ids.
 
-    Where the server read other calls than the renderer does, its message stands, and spans of calls
-    are left out rather than guessed.
+    If the server parsed other calls than the renderer does, its message is kept, and spans of calls
+    are omitted.
     """
     spans = renderer.parse(sampled.response_ids, sampled.prompt_ids, tools).spans
     names = [call["id"] for call in message.get("tool_calls") or []]
@@ -161,6 +165,7 @@ def _usage(answer: Any) -> Usage | None:
         prompt_tokens=_count(usage, "prompt_tokens"),
         completion_tokens=_count(usage, "completion_tokens"),
         reasoning_tokens=_count(details, "reasoning_tokens"),
+        cached_tokens=_count(getattr(usage, "prompt_tokens_details", None), "cached_tokens"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Where to fork a session that has ended: the policies of tree rollouts."""
+"""Expansions of tree rollouts: where to fork a session that has ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from trajgym.rewards import branch_probability, eptree_leaves, fork_points, tree_budget
+from trajgym.rewards.trees import branch_probability, eptree_leaves, fork_points, tree_budget
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
@@ -21,26 +21,26 @@ __all__ = ["EntropyExpansion", "Expansion", "SurprisalExpansion", "TreeExpansion
 class Expansion(ABC):
     """Decides after which turns a session is forked, once its first attempt has been scored.
 
-    The runner opens one rival attempt for every place that a round names, drives them all to their
-    ends, and asks for the next round. A frozen dataclass makes a good expansion: its ``repr`` is
-    recorded with every session, as the label ``expansion``.
+    The runner opens one rival attempt for every turn that a round names, runs all of them to their
+    ends, and asks for the next round. Implement it as a frozen dataclass: its ``repr`` is recorded
+    with every session, as the label ``expansion``.
     """
 
     rounds: int = 1
-    """How often :meth:`plan` is asked."""
+    """How often :meth:`plan` is called."""
 
     @abstractmethod
     def plan(self, tree: SessionTree, number: int, chance: random.Random) -> list[int | None]:
-        """Return where the rivals of a round begin, one entry for each.
+        """Return where the rivals of a round begin, one entry per rival.
 
         Args:
             tree: the session so far; all its attempts have ended.
-            number: of the round, from 0.
+            number: number of the round, from 0.
             chance: the only source of randomness; the same in every run with the same seed.
 
         Returns:
-            Indices of turns: the rival keeps that turn and what came before, and goes on from
-            there. None opens one before the first turn. A turn may come several times.
+            Indices of turns: the rival keeps that turn and the turns before it, and continues from
+            there. None opens a rival before the first turn. A turn may be listed several times.
         """
 
 
@@ -49,13 +49,13 @@ class TreeExpansion(Expansion):
     """Tree-GRPO (arXiv 2509.21240): L times, N nodes of each tree are continued to the end.
 
     A tree is a session, so M trees are M samples of a task, and a task gives ``M * (L * N + 1)``
-    leaves. A node can be chosen if an attempt went on after it; leaves can't.
+    leaves. Only nodes after which an attempt continued can be chosen, so leaves can't.
 
     Args:
         nodes: N, rivals per tree and round.
         rounds: L.
-        variant: ``paper``: N different nodes; where a tree has fewer, all are used before one is
-            used again, and the root (a fresh attempt) only where there is no other node.
+        variant: ``paper``: N different nodes; if a tree has fewer, all are used before one is
+            used again, and the root (a new attempt) only if there is no other node.
             ``official`` (AMAP-ML/Tree-GRPO): drawn with replacement, the root among them.
 
     Raises:
@@ -87,10 +87,10 @@ class SurprisalExpansion(Expansion):
     """EPTree (TreeRL, arXiv 2506.11902) at turns: resample what the policy was least sure of.
 
     In each round, the N turns whose most surprising sampled token has the largest ``-log p`` are
-    sampled again T times, from before that turn. Turns that have no rival yet come first. A task
-    with M samples has ``M * (T * N * L + 1)`` leaves. EPTree itself goes on in the middle of a
-    response, from that token; a session is forked between turns. Where a tree has fewer than N
-    turns, fewer are resampled.
+    sampled again T times, from before that turn. Turns without a rival are preferred. A task with
+    M samples has ``M * (T * N * L + 1)`` leaves. EPTree itself continues within a response, from
+    that token, whereas a session is forked between turns. If a tree has fewer than N turns, fewer
+    are resampled.
 
     Args:
         nodes: N, turns resampled per tree and round.
@@ -120,7 +120,8 @@ class SurprisalExpansion(Expansion):
         every = sum(turn.tokens.response_ids.size for turn in tree.turns if turn.tokens)
         points = fork_points(tree, every)
         ranked = [turns[i] for i in dict.fromkeys(p.turn for p in points) if i in turns]
-        siblings = [sum(other.parent == turn.parent for other in tree.turns) for turn in ranked]
+        own = [turn for turn in tree.turns if not turn.simulated]
+        siblings = [sum(other.parent == turn.parent for other in own) for turn in ranked]
         fresh = [turn for turn, n in zip(ranked, siblings, strict=True) if n == 1]
         again = [turn for turn, n in zip(ranked, siblings, strict=True) if n > 1]
         chosen = [*fresh, *again][: self.nodes]
@@ -131,17 +132,17 @@ class SurprisalExpansion(Expansion):
 class EntropyExpansion(Expansion):
     """ARPO (arXiv 2507.19849) at turns: resample after tool results that made the policy unsure.
 
-    For each turn that follows one with tool calls, in order, the first tokens' entropy is compared
-    with that of the session's first turn; the turn is resampled with
-    :func:`trajgym.rewards.branch_probability`, until the budget is spent. An engine reports the
-    log-prob of the sampled token only, so its mean surprisal (nats) stands for the entropy; ARPO
-    takes the ten likeliest tokens, and branches while the attempt is under way.
+    For each turn that follows one with tool calls, in order, the entropy of the first tokens is
+    compared with that of the session's first turn, and the turn is resampled with probability
+    :func:`trajgym.rewards.trees.branch_probability` until the budget is used up. Engines report the
+    log-prob of the sampled token only, so the mean surprisal (nats) is used as the entropy; ARPO
+    uses the ten most likely tokens, and branches while the attempt is running.
 
     Args:
-        branches: most rivals of a session.
-        tokens: how many of a turn's first sampled tokens count.
-        base: probability where the entropies are equal.
-        weight: of their difference.
+        branches: largest number of rivals of a session.
+        tokens: number of first sampled tokens of a turn that are used.
+        base: probability if the entropies are equal.
+        weight: weight of the difference of the entropies.
 
     Raises:
         InvalidInput: a negative number; from :meth:`plan`, a session of text turns.
@@ -154,7 +155,7 @@ class EntropyExpansion(Expansion):
 
     def __post_init__(self) -> None:
         if self.branches < 0 or self.tokens < 1:
-            raise InvalidInput(f"{self}: branches is at least 0 and tokens at least 1")
+            raise InvalidInput(f"{self}: branches must be at least 0 and tokens at least 1")
 
     def plan(self, tree: SessionTree, number: int, chance: random.Random) -> list[int | None]:
         """See :meth:`Expansion.plan`."""

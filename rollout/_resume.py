@@ -1,4 +1,4 @@
-"""What earlier runs of a store left: which samples are finished, which must be run again."""
+"""The state that earlier runs left in a store: which samples are finished."""
 
 from __future__ import annotations
 
@@ -15,32 +15,42 @@ __all__ = ["EXPANSION", "Earlier", "earlier_groups", "is_finished", "left_reason
 EXPANSION = "expansion"
 """Label of a session that is to be grown into a tree.
 
-Nothing in its attempts tells whether all rivals that were planned have been opened: the tree is
-whole once the session stands among the members that its group's record lists.
+The attempts alone do not show whether all planned rivals have been opened: the tree is complete
+once the group's record lists the session as a member.
 """
 _CUT = "interrupted"
-"""Why a session whose tree is not whole left its group."""
+"""Reason for which a session with an incomplete tree left its group."""
 
 
 @dataclass(slots=True)
 class Earlier:
-    """What the store holds of one group.
+    """What the store has of one group.
 
     Args:
-        members: every session of it, those that left included.
+        members: all its sessions, including those that left.
         finished: session ids of samples that need not be run again, by sample.
-        tries: how many sessions each sample has had.
-        sealed: the group was sealed.
+        failed: the last failed session of each sample without a finished one.
+        tries: number of sessions that each sample has had.
+        sealed: whether the group was sealed.
     """
 
     members: list[Member] = field(default_factory=list)
     finished: dict[int, str] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
     tries: dict[int, int] = field(default_factory=dict)
     sealed: bool = False
 
 
-def earlier_groups(store: Store) -> dict[str, Earlier]:
-    """Return what the store holds, by group id. Blocks while it reads."""
+def earlier_groups(
+    store: Store, *, keep_failed: bool = False, max_tries: int = 10
+) -> dict[str, Earlier]:
+    """Return what the store has of each group, by id. Blocks while it reads.
+
+    Args:
+        store: the run's store.
+        keep_failed: count failed samples as finished.
+        max_tries: count a failed sample as finished after this many sessions.
+    """
     groups: dict[str, Earlier] = {}
     with store.read() as run:
         kept = {group.id: group for group in run.groups()}
@@ -52,6 +62,10 @@ def earlier_groups(store: Store) -> dict[str, Earlier]:
             earlier = groups.setdefault(name, Earlier())
             earlier.sealed = group is not None and group.sealed
             _add(earlier, summary, group)
+    for earlier in groups.values():
+        for sample, session in earlier.failed.items():
+            if keep_failed or earlier.tries[sample] >= max_tries:
+                earlier.finished.setdefault(sample, session)
     return groups
 
 
@@ -61,8 +75,11 @@ def _add(earlier: Earlier, summary: SessionSummary, group: Group | None) -> None
     left = left_reason(status) if whole else _CUT
     earlier.members.append(Member(record.id, record.sample, left))
     earlier.tries[record.sample] = earlier.tries.get(record.sample, 0) + 1
-    if whole and is_finished(status):
+    if whole and status.scored:
         earlier.finished[record.sample] = record.id
+        earlier.failed.pop(record.sample, None)
+    elif whole and status.kind == "failed":
+        earlier.failed[record.sample] = record.id
 
 
 def _is_whole(summary: SessionSummary, group: Group | None) -> bool:
@@ -74,10 +91,10 @@ def _is_whole(summary: SessionSummary, group: Group | None) -> bool:
 
 
 def is_finished(status: Status) -> bool:
-    """Return whether a sample with this ending is not run again on resume."""
+    """Return whether a sample that ended this way is finished, so that its group can be sealed."""
     return status.scored or status.kind == "failed"
 
 
 def left_reason(status: Status) -> str:
-    """Return why a session with this ending does not count in its group; empty if it does."""
+    """Return why a session that ended this way leaves its group; empty if it counts."""
     return "" if status.scored else str(status)

@@ -1,78 +1,97 @@
-"""The one loop that drives sessions: tasks in, sealed groups out."""
+"""The loop that runs sessions of tasks and yields sealed groups."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import traceback
+import logging
 from collections import Counter, deque
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeVar, Unpack
 
-from trajgym.envs import Session
-from trajgym.rollout._branching import Branching
-from trajgym.rollout._drive import derive_seed, drive
-from trajgym.rollout._resume import (
-    EXPANSION,
-    Earlier,
-    earlier_groups,
-    is_finished,
-    left_reason,
-)
-from trajgym.trajectory import Group, InvalidInput, Member, StoreError
+from trajgym.envs import EnvironmentFault
+from trajgym.envs.faults import contained, stoppable
+from trajgym.rollout._drive import SessionHooks
+from trajgym.rollout._fingerprint import KnownTasks, claim_run
+from trajgym.rollout._policy import AttemptPolicy
+from trajgym.rollout._resume import Earlier, earlier_groups
+from trajgym.rollout._sample import OpenGroup, group_id, run_sample
+from trajgym.rollout._settings import RunSettings
+from trajgym.trajectory import InvalidInput, TrajgymError
+from trajgym.trajectory._internal import group_html
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+    from collections.abc import (
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Collection,
+        Iterable,
+        Iterator,
+    )
     from types import TracebackType
 
-    from trajgym.envs import Budgets, EnvSpec
-    from trajgym.rollout._expansion import Expansion
+    from trajgym.envs import EnvSpec, Session
     from trajgym.rollout._policy import Policy
-    from trajgym.trajectory import SessionTree, Store, Task
+    from trajgym.rollout._settings import RunKeywords
+    from trajgym.trajectory import Group, Member, SessionTree, Store, Task, Turn
 
-__all__ = ["Progress", "Runner", "SealedGroup", "group_id"]
+__all__ = ["Progress", "RunIncomplete", "Runner", "SealedGroup"]
 
-
-def group_id(task: Task, repetition: int = 0) -> str:
-    """Return the id of a task's group: equal in every run, and without underscores."""
-    name = f"{task.id}#{repetition}" if repetition else task.id
-    return hashlib.sha256(name.encode()).hexdigest()[:16]
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+_CLOSE_SECONDS = 600.0
+"""Deadline of an environment's ``close_run``."""
 
 
 class SealedGroup(NamedTuple):
-    """A group none of whose members will change any more."""
+    """A group whose members will not change any more."""
 
     group: Group
     sessions: list[SessionTree]
     """Sessions of the members that count, in the order of their samples."""
 
+    def __repr__(self) -> str:
+        scores = [f"{a.outcome.score:g}" for t in self.sessions for a in t.attempts if a.outcome]
+        return (
+            f"<SealedGroup {self.group.id}: task {self.group.task}, {len(self.sessions)} of "
+            f"{self.group.planned} sessions, scores {', '.join(scores) or 'none'}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return group_html(self.group, self.sessions)
+
 
 class Progress(NamedTuple):
-    """What has just happened; for progress bars and metrics."""
+    """An event, for progress bars and metrics."""
 
     kind: Literal["began", "turn", "ended", "sealed"]
     session: str
     task: str
     status: str = ""
     score: float | None = None
+    turn: Turn | None = None
+    """The turn that was recorded, for ``turn``."""
+    cause: str = ""
+    """Why the session failed, for ``ended``."""
 
 
-@dataclass(slots=True)
+class RunIncomplete(TrajgymError):
+    """The runner ended with unfinished groups, although :meth:`Runner.stop` was not called."""
+
+
+@dataclass(slots=True, eq=False)
 class _Work:
-    """A group in the making."""
+    """A group whose sessions are being run."""
 
-    task: Task
-    group: Group
-    earlier: Earlier
-    waiting: set[int]
+    open: OpenGroup
+    finished: dict[int, str]
+    """Sessions of earlier runs that need not be run again, by sample."""
     trees: dict[int, SessionTree] = field(default_factory=dict)
-    unfinished: bool = False
-    """A sample was cancelled: the group stays open, and a later run finishes it."""
 
 
 class Runner:
-    """Drives sessions of one environment with one policy, a bounded number at once.
+    """Runs sessions of one environment with one policy, a bounded number at a time.
 
     ::
 
@@ -80,38 +99,29 @@ class Runner:
             async for sealed in runner:
                 ...
 
-    A broken task, session or policy call ends its own session and nothing else; only a store that
-    can't be written stops the run. Sessions that an earlier run of the same store finished are not
-    run again; interrupted and cancelled ones are. A consumer that falls behind holds the workers
-    back: at most ``concurrency`` sealed groups wait for it.
+    An error in a task, session or policy call ends its own session only; only a store that can't be
+    written stops the run. Sessions that an earlier run of the same store finished are not run
+    again; failed, interrupted and cancelled ones are. If the consumer is slower than the workers,
+    they wait: at most ``concurrency`` sealed groups are queued.
 
     Args:
         spec: the environment.
-        tasks: the tasks, read as they are needed, plain or async. A task that comes again makes
-            another group.
-        policy: who speaks.
+        tasks: a plain or async iterable, read as tasks are needed. A task that is yielded again
+            makes another group.
+        policy: gives the assistant messages.
         store: where sessions are recorded.
-        samples: planned members of each group.
-        concurrency: sessions at once.
-        budgets: instead of the environment's own.
-        retries: further tries of a sample whose session ended ``failed``; the failed session
-            stays in the group as a member that left.
-        max_staleness: members whose oldest sampled token is more versions behind leave the group
-            as ``stale`` when it is sealed; None keeps them.
-        seed: everything random derives from it: the environment's seed from the task, so that a
-            group shares its world, and the sampling seed from session and turn.
-        deadline: wall-clock seconds of one session, waiting included; then it ends
-            ``failed:deadline``.
-        labels: recorded with every session.
-        on_progress: called for every event, on the event loop; keep it quick.
-        snapshot_every: see :class:`trajgym.envs.Session`.
-        expansion: forks each session whose first attempt was scored, and drives the rivals within
-            the same ``concurrency``; their statuses don't count for ``retries``. A session whose
-            tree was cut short is run again on resume, whole.
+        settings: how sessions are run.
+        on_progress: called for every event, on the event loop; it must not block.
+        allow_changes: what may differ from an earlier runner of the same store: ``tasks``,
+            ``budgets``, ``policy``, ``seed``, ``expansion``. Other differences are refused when
+            the runner is entered, and a task's when it is read.
+        **overrides: settings by name: ``samples``, ``concurrency``, ``budgets``, ``retries``, ...
 
     Raises:
         UnknownEnv: the spec names no environment.
-        InvalidInput: a number is out of range.
+        InvalidInput: a setting does not exist or is invalid, or the environment's rubric needs a
+            judge and has none; or, when the runner is entered, the store holds a run with other
+            settings.
     """
 
     def __init__(
@@ -121,69 +131,57 @@ class Runner:
         policy: Policy,
         *,
         store: Store,
-        samples: int = 1,
-        concurrency: int = 8,
-        budgets: Budgets | None = None,
-        retries: int = 0,
-        max_staleness: int | None = None,
-        seed: int = 0,
-        deadline: float = 6 * 3600.0,
-        labels: Mapping[str, str] | None = None,
+        settings: RunSettings | None = None,
         on_progress: Callable[[Progress], None] | None = None,
-        snapshot_every: int = 0,
-        expansion: Expansion | None = None,
+        allow_changes: Collection[str] = (),
+        **overrides: Unpack[RunKeywords],
     ) -> None:
-        for name, value, least in (
-            ("samples", samples, 1),
-            ("concurrency", concurrency, 1),
-            ("retries", retries, 0),
-            ("snapshot_every", snapshot_every, 0),
-        ):
-            if value < least:
-                raise InvalidInput(f"runner: {name} is {value}; it must be at least {least}")
+        self.settings = settings = RunSettings.of(settings, overrides)
         self.spec = spec
         self.policy = policy
         self.version = 0
         self._env_class = spec.resolve()
+        if (rubric := self._env_class.rubric) is not None and rubric.judged:
+            spec.make()  # without a judge, every session would fail
         self._tasks = tasks
         self._source = _as_async(tasks)
         self._store = store
-        self._samples = samples
-        self._concurrency = concurrency
-        self._budgets = budgets
-        self._retries = retries
-        self._max_staleness = max_staleness
-        self._seed = seed
-        self._deadline = deadline
-        self._labels = dict(labels or {})
         self._on_progress = on_progress or (lambda _: None)
-        self._snapshot_every = snapshot_every
-        self._expansion = expansion
-        if expansion is not None:
-            self._labels[EXPANSION] = repr(expansion)
-        self._slots = asyncio.Semaphore(concurrency)
+        self._allow_changes = allow_changes
+        self._known: KnownTasks | None = None
+        self._slots = asyncio.Semaphore(settings.concurrency)
         self._earlier: dict[str, Earlier] = {}
         self._seen: Counter[str] = Counter()
         self._pending: deque[tuple[_Work, int]] = deque()
         self._next_lock = asyncio.Lock()
-        self._ready: asyncio.Queue[SealedGroup] = asyncio.Queue(maxsize=concurrency)
+        self._ready: asyncio.Queue[SealedGroup] = asyncio.Queue(maxsize=settings.concurrency)
         self._going = asyncio.Event()
         self._going.set()
         self._stopping = False
+        self._ending = False
+        self._open: set[_Work] = set()
         self._active: set[Session] = set()
         self._holds = ExitStack()
         self._supervisor: asyncio.Task[None] | None = None
+        self._hooks = SessionHooks(
+            slots=self._slots,
+            before_turn=self._going.wait,
+            around=self._counted,
+            on_begin=lambda session: self._report("began", session),
+            on_turn=lambda session: self._report("turn", session),
+            on_end=self._ended,
+        )
 
     # Hooks for trainers -------------------------------------------------------------------
 
     def set_version(self, version: int) -> None:
-        """Tell the runner that the trainer's weights are now at ``version``."""
+        """Record that the trainer's weights are now at ``version``."""
         if version < self.version:
             raise InvalidInput(f"policy version went back from {self.version} to {version}")
         self.version = version
 
     def pause(self) -> None:
-        """Let no policy call begin; those under way go on, off the agents' clocks."""
+        """Delay new policy calls; running ones continue, without counting the agents' time."""
         if self._going.is_set():
             self._going.clear()
             for session in self._active:
@@ -195,15 +193,28 @@ class Runner:
         self._going.set()
 
     def stop(self) -> None:
-        """Begin no further session; those under way go on, and their groups may be sealed."""
+        """Start no further sessions; running ones continue, and their groups can be sealed."""
         self._stopping = True
 
     # The iterator -------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
+        if isinstance(self.policy, AttemptPolicy):
+            self.policy.check(self.spec, self.settings)
         known = self._tasks if isinstance(self._tasks, (list, tuple)) else ()
-        await self._env_class.open_run(self.spec.config, known)
-        self._earlier = await asyncio.to_thread(earlier_groups, self._store)
+        allowed = self._allow_changes
+        await claim_run(self._store, self.spec, self.policy, self.settings, allowed)
+        self._known = await asyncio.to_thread(KnownTasks, self._store, allowed)
+        for task in known:
+            self._known.check(task)
+        with contained():
+            await self._awaited(self._env_class.open_run(self.spec.config, known), "open_run()")
+        self._earlier = await asyncio.to_thread(
+            earlier_groups,
+            self._store,
+            keep_failed=self.settings.keep_failed,
+            max_tries=self.settings.max_tries,
+        )
         self._supervisor = asyncio.create_task(self._supervise(), name="trajgym-runner")
         return self
 
@@ -215,13 +226,27 @@ class Runner:
     ) -> None:
         supervisor = self._supervisor
         assert supervisor is not None
+        self._ending = True
         supervisor.cancel()
         try:
             await asyncio.wait([supervisor])
         finally:
             if supervisor.done() and not supervisor.cancelled():
                 supervisor.exception()  # seen: __anext__ raised it, or the body's own comes first
-            await self._env_class.close_run(self.spec.config)
+            try:
+                async with asyncio.timeout(_CLOSE_SECONDS) as limit:
+                    with contained():
+                        closing = self._env_class.close_run(self.spec.config)
+                        await self._awaited(closing, "close_run()")
+            except TimeoutError as late:
+                if not limit.expired():
+                    raise
+                cause = f"close_run() did not end within {_CLOSE_SECONDS:g} s"
+                raise EnvironmentFault("env", cause) from late
+
+    async def _awaited(self, call: Awaitable[_T], what: str) -> _T:
+        """Await user code that belongs to no session."""
+        return await stoppable(call, what, seconds=self._env_class.cancel_seconds)
 
     def __aiter__(self) -> Self:
         return self
@@ -231,6 +256,7 @@ class Runner:
 
         Raises:
             StoreError: the store can't be written any more.
+            RunIncomplete: the runner ended with unfinished groups.
         """
         supervisor = self._supervisor
         if supervisor is None:
@@ -245,127 +271,96 @@ class Runner:
                 getter.cancel()
         if not self._ready.empty():
             return self._ready.get_nowait()
+        if supervisor.cancelled():
+            raise RunIncomplete("the runner's task was cancelled before the run was finished")
         await supervisor
         raise StopAsyncIteration
 
     async def _supervise(self) -> None:
         try:
             async with asyncio.TaskGroup() as workers:
-                for _ in range(self._concurrency):
+                for _ in range(self.settings.concurrency):
                     workers.create_task(self._work())
-        except* StoreError as group:
-            raise group.exceptions[0] from None
+        except* Exception as group:  # noqa: BLE001 - raised again, without the group around it
+            raise _first(group) from None
+        if self._open and not self._stopping:
+            raise RunIncomplete(
+                f"{len(self._open)} groups are not finished, including that of task "
+                f"{min(work.open.task.id for work in self._open)!r}: some of their sessions were "
+                "cancelled by code that they run; collect again to run them",
+            )
 
     # Jobs ---------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        while (job := await self._next_job()) is not None:
-            work, sample = job
-            await self._run_sample(work, sample)
-            if not work.waiting:
-                await self._seal(work)
+        try:
+            while (job := await self._next_job()) is not None:
+                work, sample = job
+                await self._run_sample(work, sample)
+                if work.open.complete:
+                    await self._seal(work)
+        except BaseException:
+            self._ending = True
+            raise
 
     async def _next_job(self) -> tuple[_Work, int] | None:
         async with self._next_lock:
             while not self._pending and not self._stopping:
-                task = await anext(self._source, None)
+                with contained():
+                    task = await self._awaited(anext(self._source, None), "the task source")
                 if task is None:
                     return None
                 await self._begin_group(task)
             return None if self._stopping else self._pending.popleft()
 
     async def _begin_group(self, task: Task) -> None:
+        assert self._known is not None
+        self._known.check(task)
         name = group_id(task, self._seen[task.id])
         self._seen[task.id] += 1
         earlier = self._earlier.pop(name, None) or Earlier()
-        missing = [s for s in range(self._samples) if s not in earlier.finished]
-        if not missing and earlier.sealed:
+        opened = OpenGroup.of(task, self.settings.samples, store=self._store, id=name)
+        opened.waiting -= set(earlier.finished)
+        if not opened.waiting and earlier.sealed:
             return
-        members = list(earlier.members)
-        group = Group(id=name, task=task.id, planned=self._samples, members=members)
-        work = _Work(task, group, earlier, set(missing))
+        opened.group.members += earlier.members
+        opened.tries.update(earlier.tries)
+        work = _Work(opened, earlier.finished)
+        self._open.add(work)
         await self._store.put_task(task)
-        await self._store.put_group(group)
-        self._pending.extend((work, sample) for sample in missing)
-        if not missing:  # killed between its last session and its sealing
+        await self._store.put_group(opened.group)
+        self._pending.extend((work, sample) for sample in sorted(opened.waiting))
+        if not opened.waiting:  # killed between its last session and its sealing
             await self._seal(work)
 
     async def _run_sample(self, work: _Work, sample: int) -> None:
-        for _ in range(self._retries + 1):
-            session = self._session(work, sample)
-            await self._run_session(session, work.task, sample)
-            status = session.status
-            work.group.members.append(Member(session.id, sample, left_reason(status)))
-            work.trees[sample] = session.tree
-            if self._expansion is not None:
-                await self._store.put_group(work.group)  # from here on its tree counts as whole
-            score = None if session.outcome is None else session.outcome.score
-            self._report("ended", session, str(status), score)
-            if status.kind != "failed":
-                break
-        work.unfinished = work.unfinished or not is_finished(status)
-        work.waiting.discard(sample)
-
-    def _session(self, work: _Work, sample: int) -> Session:
-        attempt = work.earlier.tries.get(sample, 0)
-        work.earlier.tries[sample] = attempt + 1
-        name = f"{work.group.id}-{sample}"
-        return Session(
-            self.spec,
-            work.task,
-            store=self._store,
-            session_id=f"{name}.{attempt}" if attempt else name,
-            group=work.group.id,
-            sample=sample,
-            seed=derive_seed(self._seed, work.task.id),
-            budgets=self._budgets,
-            labels={"policy": self.policy.name, **self._labels},
-            snapshot_every=self._snapshot_every,
-        )
-
-    async def _run_session(self, session: Session, task: Task, sample: int) -> None:
-        await self._going.wait()
-        self._report("began", session)
+        worker = asyncio.current_task()
+        assert worker is not None
         try:
-            async with AsyncExitStack() as opened:
-                async with self._slots:
-                    with self._counted(session):
-                        await opened.enter_async_context(session)
-                        await self._run_attempt(session, task, sample)
-                if self._expansion is not None and session.status.scored:
-                    await self._grow(session, self._expansion, task, sample)
-        except StoreError:
-            raise
-        except Exception as error:  # noqa: BLE001 - boundary: recorded by the session
-            if not session.done:
-                await session.fail("runner", repr(error), traceback.format_exc())
-
-    async def _grow(self, session: Session, expansion: Expansion, task: Task, sample: int) -> None:
-        async def drive(rival: Session) -> None:
-            with self._counted(rival):
-                await self._run_attempt(rival, task, sample)
-
-        seed = derive_seed(self._seed, session.id)
-        seconds = self._deadline
-        await Branching(
-            session, expansion, slots=self._slots, drive=drive, seed=seed, seconds=seconds
-        ).grow()
-
-    async def _run_attempt(self, session: Session, task: Task, sample: int) -> None:
-        await drive(
-            session,
-            self.policy,
-            task,
-            sample=sample,
-            seed=self._seed,
-            deadline=self._deadline,
-            before_turn=self._going.wait,
-            after_turn=lambda turned: self._report("turn", turned),
-        )
+            session = await run_sample(
+                self.spec,
+                self.policy,
+                work.open,
+                sample,
+                settings=self.settings,
+                hooks=self._hooks,
+            )
+        except asyncio.CancelledError:
+            assert self._supervisor is not None
+            if self._ending or self._supervisor.cancelling():
+                raise
+            # User code cancelled the task that it ran in. The session is recorded as cancelled, and
+            # the worker continues.
+            while worker.cancelling():
+                worker.uncancel()
+            work.open.waiting.discard(sample)
+            work.open.unfinished = True
+            return
+        work.trees[sample] = session.tree
 
     @contextmanager
     def _counted(self, session: Session) -> Iterator[None]:
-        """Let :meth:`pause` hold the session's clock."""
+        """Register the session, so that :meth:`pause` stops its clock."""
         self._active.add(session)
         try:
             yield
@@ -375,18 +370,20 @@ class Runner:
     # Sealing ------------------------------------------------------------------------------
 
     async def _seal(self, work: _Work) -> None:
-        group = work.group
-        if work.unfinished:
-            return
-        for sample, name in work.earlier.finished.items():
+        group = work.open.group
+        for sample, name in work.finished.items():
             work.trees[sample] = await asyncio.to_thread(_load, self._store, name)
-        if self._max_staleness is not None:
+        if self.settings.max_staleness is not None:
             group.members = [self._unless_stale(work, member) for member in group.members]
-        group.sealed = True
-        await self._store.put_group(group)
+        await work.open.seal()
         counted = {member.sample for member in group.counted}
         trees = [work.trees[sample] for sample in sorted(counted)]
-        self._on_progress(Progress("sealed", "", work.task.id))
+        self._open.discard(work)
+        try:
+            with contained():
+                self._on_progress(Progress("sealed", "", group.task))
+        except Exception:  # noqa: BLE001 - boundary: a callback; the group is sealed already
+            _log.exception("group %s: on_progress failed", group.id)
         await self._ready.put(SealedGroup(group, trees))
 
     def _unless_stale(self, work: _Work, member: Member) -> Member:
@@ -399,10 +396,15 @@ class Runner:
             for segment in turn.tokens.segments
             if segment.sampled
         ]
-        assert self._max_staleness is not None
-        if versions and self.version - min(versions) > self._max_staleness:
+        most = self.settings.max_staleness
+        assert most is not None
+        if versions and self.version - min(versions) > most:
             return member._replace(left="stale")
         return member
+
+    def _ended(self, session: Session) -> None:
+        score = None if session.outcome is None else session.outcome.score
+        self._report("ended", session, str(session.status), score)
 
     def _report(
         self,
@@ -411,7 +413,16 @@ class Runner:
         status: str = "",
         score: float | None = None,
     ) -> None:
-        self._on_progress(Progress(kind, session.id, session.record.task, status, score))
+        turn = session.turns[-1] if kind == "turn" else None
+        cause = session.attempt.cause if kind == "ended" else ""
+        task = session.record.task
+        self._on_progress(Progress(kind, session.id, task, status, score, turn, cause))
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _load(store: Store, session_id: str) -> SessionTree:

@@ -1,4 +1,4 @@
-"""A policy that follows a script: text turns, no model."""
+"""A policy that follows a script, without a model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import inspect
 import json
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 from trajgym.envs import Reply
@@ -19,19 +20,19 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "ScriptedPolicy", "call", "say"]
 
 Answer: TypeAlias = "str | Message | Sequence[Message] | Reply"
-"""Text, an assistant message, several of :func:`call`'s messages to be made one, or a reply."""
+"""Text, an assistant message, several :func:`call` messages to be merged, or a reply."""
 _Script: TypeAlias = "Generator[Answer, Sequence[Message], None]"
 _AsyncScript: TypeAlias = "AsyncGenerator[Answer, Sequence[Message]]"
 
 _MOST_RUNNING = 1024
-"""Sessions whose generators are kept; one that was dropped starts again when it is asked."""
+"""Number of sessions whose generators are kept; an evicted one starts again on its next call."""
 
 
 def call(name: str, /, **arguments: Any) -> Message:
-    """Return an assistant message that calls one tool; JSON values as arguments.
+    """Return an assistant message that calls one tool, with JSON values as arguments.
 
-    Several of them in a list make one message with several calls: see :func:`say`. The ids are
-    given when the turn is made.
+    A list of them stands for one message with several calls, see :func:`say`. Call ids are assigned
+    when the turn is made.
     """
     return say("", (name, arguments))
 
@@ -40,12 +41,12 @@ def say(text: str, /, *calls: tuple[str, Mapping[str, Any] | str] | Message) -> 
     """Return an assistant message with text and tool calls.
 
     Args:
-        text: its content.
-        calls: ``(name, arguments)``, where arguments that are a string go as they are (malformed
-            JSON, for tests), or messages that :func:`call` made.
+        text: the content.
+        calls: ``(name, arguments)``, or messages that :func:`call` returned. Arguments that are a
+            string are not encoded (for malformed JSON in tests).
 
     Raises:
-        InvalidInput: arguments that are not JSON values.
+        InvalidInput: arguments are not JSON values.
     """
     found: list[dict[str, Any]] = []
     for item in calls:
@@ -77,27 +78,27 @@ def _numbered(function: Mapping[str, Any], index: int, prefix: str = "call") -> 
 
 
 class _Running(NamedTuple):
-    """A session's generator, and what it has seen."""
+    """A session's generator, and the messages that it has received."""
 
     script: _Script | _AsyncScript
     seen: list[Message]
 
 
 class ScriptedPolicy(Policy):
-    """Says what a script says. Its turns are text turns: there are no ids to train on.
+    """Gives the answers of a script. Its turns are text turns, without ids to train on.
 
     Args:
         script: one of
 
             - a list with one answer per turn. The turn is the number of assistant messages in the
-              request, so that forked and resumed sessions go on at the right place;
+              request, so that forked and resumed sessions continue at the right answer;
             - a function from :class:`PolicyRequest` to an answer, plain or async;
             - a generator function, plain or async, called once per session with the first request:
-              it yields answers, and each ``yield`` returns the messages so far. In a forked or
-              resumed session it starts again and is shown the turns that came before; its answers
-              to those are dropped.
+              it yields answers, and each ``yield`` returns the messages so far (``yield from`` a
+              list gives its answers, and returns None). In a forked or resumed session it is
+              started again and receives the earlier turns; its answers to them are dropped.
         name: recorded as ``scripted:<name>``.
-        last: what a list or generator that has run out says; ``PolicyGarbage`` if None.
+        last: the answer once a list or generator is exhausted; None raises ``PolicyGarbage``.
     """
 
     def __init__(
@@ -116,14 +117,14 @@ class ScriptedPolicy(Policy):
 
     @classmethod
     def always(cls, answer: Answer, *, name: str = "always") -> Self:
-        """Return a policy that says the same in every turn."""
+        """Return a policy that gives the same answer in every turn."""
         return cls((), name=name, last=answer)
 
     async def sample(self, request: PolicyRequest) -> Reply:
         """See :meth:`Policy.sample`.
 
         Raises:
-            PolicyGarbage: the script has run out, or gave nothing that is a message.
+            PolicyGarbage: the script is exhausted, or its answer is not a message.
         """
         turn = sum(m["role"] == "assistant" for m in request.messages)
         answer = await self._answer(request, turn)
@@ -195,14 +196,14 @@ class ScriptedPolicy(Policy):
 
 
 def _follows(messages: list[Message], seen: list[Message]) -> bool:
-    """Return True if one turn, and nothing else, lies between what was seen and the messages."""
+    """Return True if the messages are those seen before plus exactly one turn."""
     n = len(seen)
     new = [m["role"] for m in messages[n:]]
     return messages[:n] == seen and new[:1] == ["assistant"] and "assistant" not in new[1:]
 
 
 def _turn_starts(messages: list[Message]) -> list[int]:
-    """Return how many messages each turn saw, the one to come included."""
+    """Return how many messages each turn was given, including the next one."""
     spoken = [i for i, m in enumerate(messages) if m["role"] == "assistant"]
     return [*spoken, len(messages)]
 
@@ -210,11 +211,21 @@ def _turn_starts(messages: list[Message]) -> list[int]:
 async def _send(script: _Script | _AsyncScript, messages: list[Message] | None) -> Any:
     if isinstance(script, AsyncGenerator):
         return await script.asend(messages)  # type: ignore[arg-type]
+    if not _receives(script):
+        messages = None
     try:
         return script.send(messages)  # type: ignore[arg-type]
     except StopIteration as stop:
-        # A StopIteration can't leave a coroutine.
+        # StopIteration can't be raised out of a coroutine.
         raise StopAsyncIteration from stop
+
+
+def _receives(script: _Script) -> bool:
+    """Return False if the generator is at ``yield from`` an iterator without ``send``."""
+    inner: object = script
+    while isinstance(inner, GeneratorType) and inner.gi_yieldfrom is not None:
+        inner = inner.gi_yieldfrom
+    return hasattr(inner, "send")
 
 
 async def _finish(script: _Script | _AsyncScript | None) -> None:

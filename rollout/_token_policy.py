@@ -1,4 +1,4 @@
-"""A policy made of a renderer and an engine that speaks ids."""
+"""A policy that combines a renderer with an engine that samples token ids."""
 
 from __future__ import annotations
 
@@ -10,33 +10,35 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from trajgym.envs import Reply, Sampled
-from trajgym.rollout._engine import ShownImage
-from trajgym.rollout._image_spans import refuse_placeholders
+from trajgym.rollout._ids import as_list
 from trajgym.rollout._policy import Policy, PolicyGarbage, PolicyUnavailable
+from trajgym.rollout.rendering._image_spans import ShownImage, refuse_placeholders
 from trajgym.trajectory import Sampling, Segment, Usage, blob_hashes
+from trajgym.trajectory._internal import append_ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trajgym.envs import TurnLimits
-    from trajgym.rollout._engine import Generation, TokenEngine
     from trajgym.rollout._policy import PolicyRequest
-    from trajgym.rollout._renderer import Parsed, Renderer
-    from trajgym.trajectory import Message
+    from trajgym.rollout.engines._base import Generation, TokenEngine
+    from trajgym.rollout.rendering._base import Parsed, Renderer
+    from trajgym.trajectory import IntArray, Message
 
 __all__ = ["TokenPolicy"]
 
 _INSERTED = -1
+_NOTHING = np.zeros(0, dtype=np.int32)
 
 
 class _Prompt(NamedTuple):
-    ids: list[int]
+    ids: IntArray
     context: list[Message] | None
     images: tuple[ShownImage, ...] = ()
 
 
 class _Response:
-    """A response as it grows."""
+    """A response that is being sampled."""
 
     __slots__ = ("finish", "ids", "logprobs", "paused", "segments")
 
@@ -48,10 +50,10 @@ class _Response:
         self.paused = 0.0
 
     def sampled(self, generation: Generation, most: int) -> None:
-        """Append what an engine sampled.
+        """Append sampled ids.
 
         Raises:
-            PolicyGarbage: its lengths disagree, or it sampled more than was asked for.
+            PolicyGarbage: the engine's lengths disagree, or it sampled more than was requested.
         """
         n = len(generation.ids)
         covered = sum(segment.length for segment in generation.segments)
@@ -60,15 +62,15 @@ class _Response:
                 f"the engine returned {n} ids, {len(generation.logprobs)} log-probs and segments "
                 f"over {covered}, of at most {most}: they must agree",
             )
-        self.ids.extend(int(i) for i in generation.ids)
-        self.logprobs.extend(float(value) for value in generation.logprobs)
+        self.ids.extend(as_list(generation.ids))
+        self.logprobs.extend(map(float, generation.logprobs))
         for segment in generation.segments:
             self._append(segment)
         self.finish = generation.finish
         self.paused += generation.paused_seconds
 
     def inserted(self, ids: Sequence[int]) -> None:
-        """Append ids that nobody sampled."""
+        """Append ids that were not sampled."""
         self.ids.extend(ids)
         self.logprobs.extend([0.0] * len(ids))
         self._append(Segment(len(ids), _INSERTED, _INSERTED, sampled=False))
@@ -82,22 +84,22 @@ class _Response:
 
 
 class TokenPolicy(Policy):
-    """Renders, samples, parses; every reply carries its ids.
+    """Renders prompts, samples ids and parses them; every reply has its ids.
 
-    A turn that continues another appends to that turn's ids. Where the template does not allow it,
-    the prompt is rendered afresh, and ``Reply.context`` holds what the model was shown if that
-    differs from the messages given.
+    A turn that continues another appends to that turn's ids. If the template does not allow that,
+    the prompt is rendered again, and ``Reply.context`` has the messages that the model was shown if
+    they differ from the given ones.
 
     Reasoning that is still open after ``limits.reasoning_tokens`` response tokens is closed with
-    inserted ids (a segment that is not sampled), and sampling goes on. Inserted ids count as
-    completion tokens. Keeping ``limits.seconds`` is left to the caller, who can cancel.
+    inserted ids (a segment that is not sampled), and sampling continues. Inserted ids count as
+    completion tokens. ``limits.seconds`` is enforced by the caller, which can cancel the call.
 
     Args:
         engine: samples ids; closed with the policy.
-        renderer: messages <-> ids, for the engine's model.
-        sampling: temperature and the rest; seed and ``max_tokens`` are set for each request.
-        max_tokens: most response tokens of a turn, if the limits leave more.
-        timeout: seconds until an engine that does not answer counts as unavailable.
+        renderer: converts between messages and ids of the engine's model.
+        sampling: sampling parameters; seed and ``max_tokens`` are set for each request.
+        max_tokens: largest number of response tokens per turn, if the limits allow more.
+        timeout: seconds without a response after which the engine counts as unavailable.
         name: recorded with each turn; ``engine:<name of the engine>`` if None.
     """
 
@@ -126,10 +128,10 @@ class TokenPolicy(Policy):
         """Return a policy over a :class:`FakeEngine`: exact turns without a model.
 
         Args:
-            script: what it says, see :class:`FakeEngine`.
+            script: the responses, see :class:`FakeEngine`.
             options: more arguments of :class:`FakeEngine`.
         """
-        from trajgym.rollout._fake_engine import FakeEngine
+        from trajgym.rollout.engines._fake import FakeEngine
 
         engine = FakeEngine(script, **options)
         return cls(engine, engine.renderer)
@@ -141,9 +143,7 @@ class TokenPolicy(Policy):
         sampling = dataclasses.replace(self._sampling, max_tokens=most, seed=request.seed)
         response = await self._respond(prompt, request, sampling, most)
         if not response.ids:
-            raise PolicyUnavailable(
-                f"{self.name}: the engine gave no token (finish {response.finish!r})"
-            )
+            return self._empty(prompt, response, sampling)
         refuse_placeholders(self.renderer.placeholder_ids, response.ids, self.name)
         parsed = self.renderer.parse(response.ids, prompt.ids, request.tools)
         return Reply(
@@ -157,6 +157,32 @@ class TokenPolicy(Policy):
             synthetic=self.engine.synthetic,
             paused_seconds=response.paused,
         )
+
+    def _empty(self, prompt: _Prompt, response: _Response, sampling: Sampling) -> Reply:
+        """Return the turn of an engine that sampled nothing: an empty text turn.
+
+        Raises:
+            PolicyUnavailable: sampling was aborted.
+        """
+        if response.finish == "abort":
+            raise PolicyUnavailable(f"{self.name}: aborted before the engine returned a token")
+        return Reply(
+            message={"role": "assistant", "content": ""},
+            context=prompt.context,
+            finish=response.finish,
+            usage=Usage(prompt_tokens=len(prompt.ids), completion_tokens=0, reasoning_tokens=0),
+            sampling=sampling,
+            policy=self.name,
+            synthetic=self.engine.synthetic,
+            paused_seconds=response.paused,
+        )
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """See :meth:`Policy.identity`."""
+        sampling = dataclasses.asdict(self._sampling) | {"max_tokens": self._max_tokens}
+        known = {name: value for name, value in sampling.items() if value is not None}
+        return {"name": self.name, "sampling": known}
 
     async def close(self) -> None:
         """Close the engine."""
@@ -174,21 +200,22 @@ class TokenPolicy(Policy):
             images = tuple(ShownImage(ref, request.images[ref.blob]) for ref in found)
             return prompt._replace(images=images)
 
-        return await asyncio.to_thread(make)  # decoding pictures takes its time
+        return await asyncio.to_thread(make)  # decoding images can take long
 
     @staticmethod
     def _prompt(renderer: Renderer, request: PolicyRequest) -> _Prompt:
         if request.prefix_ids is not None:
-            ids = renderer.extend(
+            added = renderer.extension(
                 request.prefix_ids,
                 request.messages,
                 request.tools,
                 held=request.prefix_messages,
             )
-            if ids is not None:
-                return _Prompt(ids, None)
+            if added is not None:
+                return _Prompt(append_ids(request.prefix_ids, added), None)
         shown = renderer.shown(request.messages, request.tools)
-        return _Prompt(renderer.render(request.messages, request.tools), shown)
+        ids = append_ids(_NOTHING, renderer.render(request.messages, request.tools))
+        return _Prompt(ids, shown)
 
     async def _respond(
         self, prompt: _Prompt, request: PolicyRequest, sampling: Sampling, most: int
@@ -208,17 +235,17 @@ class TokenPolicy(Policy):
         await self._generate(prompt, response, most - len(response.ids), request, sampling)
         return response
 
-    def _reasoning_budget(self, limits: TurnLimits, prompt: list[int], most: int) -> int | None:
-        """Return after how many tokens to look whether reasoning is open; None for never."""
+    def _reasoning_budget(self, limits: TurnLimits, prompt: IntArray, most: int) -> int | None:
+        """Return after how many tokens to check whether reasoning is open; None for never."""
         if limits.reasoning_tokens is None or not self.renderer.reasoning_close_ids:
             return None
         budget = limits.reasoning_tokens
         if budget and not self.renderer.reasoning_is_open((), prompt):
-            # Reasoning can't be seen to be open before its opening marker is complete.
+            # Open reasoning can't be detected before its opening marker is complete.
             budget = max(budget, len(self.renderer.reasoning_open_ids))
         return min(budget, most)
 
-    def _closing(self, prompt: list[int], response: list[int]) -> Sequence[int]:
+    def _closing(self, prompt: IntArray, response: list[int]) -> Sequence[int]:
         if self.renderer.reasoning_is_open(response, prompt):
             return self.renderer.reasoning_close_ids
         if not response:  # no reasoning at all was allowed
@@ -239,7 +266,7 @@ class TokenPolicy(Policy):
         try:
             async with asyncio.timeout(self._timeout):
                 generation: Generation = await generate(
-                    prompt.ids + response.ids,
+                    _followed(prompt.ids, response.ids),
                     sampling=sampling,
                     max_tokens=most,
                     stop_ids=self.renderer.stop_ids,
@@ -257,9 +284,13 @@ def _least(most: int, limit: int | None) -> int:
     return max(1, most if limit is None else min(most, limit))
 
 
+def _followed(prompt: IntArray, response: list[int]) -> IntArray:
+    return np.append(prompt, np.array(response, dtype=np.int32)) if response else prompt
+
+
 def _sampled(prompt: _Prompt, response: _Response, parsed: Parsed) -> Sampled:
     return Sampled(
-        prompt_ids=np.array(prompt.ids, dtype=np.int32),
+        prompt_ids=prompt.ids,
         response_ids=np.array(response.ids, dtype=np.int32),
         logprobs=np.array(response.logprobs, dtype=np.float32),
         segments=tuple(response.segments),
@@ -268,7 +299,7 @@ def _sampled(prompt: _Prompt, response: _Response, parsed: Parsed) -> Sampled:
     )
 
 
-def _usage(prompt: list[int], response: _Response, parsed: Parsed) -> Usage:
+def _usage(prompt: IntArray, response: _Response, parsed: Parsed) -> Usage:
     return Usage(
         prompt_tokens=len(prompt),
         completion_tokens=len(response.ids),

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Makes sure that a Docker engine answers: starts dockerd if none does and we are root, and installs
-# it first where it is missing (Debian, Ubuntu). Does nothing if one already answers.
+# Ensures that a Docker engine is running: as root, starts dockerd if none is, and installs it first
+# if it is missing (Debian, Ubuntu). Does nothing if an engine is already running.
 #
-#   scripts/docker-engine.sh          start, wait until it answers
+#   scripts/docker-engine.sh          start, and wait until it responds
 #   scripts/docker-engine.sh --stop   stop the engine that this script started
 #
 # TRAJGYM_ENGINE_LOG   where dockerd writes (default /var/log/trajgym-dockerd.log)

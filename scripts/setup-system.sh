@@ -1,6 +1,6 @@
 #!/bin/sh
 # Prepare a machine for the test suite: Debian packages, Docker engine, base image. As root it
-# installs and starts what is missing; otherwise it says what is missing and leaves it to you.
+# installs and starts what is missing; otherwise it only reports what is missing.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -20,7 +20,7 @@ if [ -n "$missing" ]; then
     fi
 fi
 
-# Other distributions may not have it; the test of it then says so.
+# Other distributions may not have it; its test then fails with the reason.
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! command -v runsc >/dev/null; then
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends runsc \
         >/dev/null || echo "runsc (gVisor) can't be installed" >&2

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Make the corpus of validated bugs again: recipes into envs/swe/data/corpus, the yield of each
-# package into a folder that benchmarks/bench_swe.py reads. Takes about half an hour on one core.
+# Rebuild the corpus of validated bugs: recipes in envs/swe/data/corpus, and the yield of each package
+# in a folder that benchmarks/bench_swe.py reads. Takes about half an hour on one core.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Tests against the real AReaL on a CPU, in an environment of their own (.venv-areal).
+# Tests with the real AReaL on a CPU, in a separate environment (.venv-areal).
 #
 #   scripts/test-areal.sh [pytest arguments]
 #
-# AReaL pins a PyTorch for GPUs and brings inference servers that no CPU runs: it is installed
-# without its dependencies, and beside it what its executor, PPO actor and proxy import.
+# AReaL pins a PyTorch for GPUs and depends on inference servers that need one. It is therefore
+# installed without its dependencies, and with the packages that its executor, PPO actor and proxy import.
 #
 # PYTHON  a Python 3.11 or 3.12 (default python3)
 # TORCH   the PyTorch to install (default torch==2.13.0, whose PyPI file runs on a CPU)

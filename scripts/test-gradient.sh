@@ -1,6 +1,6 @@
 #!/bin/sh
-# The same recorded sessions through the losses of TRL, verl and AReaL, each in its own environment
-# (their pins exclude each other): the gradients must be one. Makes what is missing of the three.
+# Compare the gradients of TRL's, verl's and AReaL's losses on the same recorded sessions, each in its
+# own environment, because their requirements conflict. Creates missing environments.
 #
 #   scripts/test-gradient.sh [pytest arguments]
 set -eu

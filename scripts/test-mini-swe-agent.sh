@@ -1,6 +1,6 @@
 #!/bin/sh
-# Run mini-swe-agent from the package index, unmodified, on a task in our sandboxes. It brings many
-# packages of its own, so it gets an environment of its own.
+# Run the unmodified mini-swe-agent from the package index on a task in trajgym's sandboxes. It has
+# many dependencies, so it is installed in a separate environment.
 set -eu
 cd "$(dirname "$0")/.."
 venv=.venv-mini

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Tests against the real TRL on a CPU, in an environment of their own (.venv-trl).
+# Tests with the real TRL on a CPU, in a separate environment (.venv-trl).
 #
 #   scripts/test-trl.sh [pytest arguments]
 #
@@ -12,7 +12,7 @@ torch=${TORCH-torch==2.13.0}
 if [ ! -e "$venv/.ready" ] || [ pyproject.toml -nt "$venv/.ready" ]; then
     [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
     [ -z "$torch" ] || "$venv/bin/pip" install --quiet "$torch"
-    "$venv/bin/pip" install --quiet --editable '.[dev,trl]' gguf
+    "$venv/bin/pip" install --quiet --editable '.[test,trl]' gguf
     touch "$venv/.ready"
 fi
 export HF_HUB_OFFLINE=1 TRL_EXPERIMENTAL_SILENCE=1 TOKENIZERS_PARALLELISM=false

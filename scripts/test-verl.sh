@@ -1,6 +1,6 @@
 #!/bin/sh
-# Tests against the real verl on a CPU, in an environment of their own (.venv-verl): agent loop,
-# trainers, data, and our estimators beside verl's. Only inference servers are replaced.
+# Tests with the real verl on a CPU, in a separate environment (.venv-verl): agent loop, trainers,
+# data, and estimators compared with verl's. Only inference servers are replaced.
 #
 #   scripts/test-verl.sh [pytest arguments]
 #
@@ -15,7 +15,7 @@ torch=${TORCH-torch==2.13.0}
 if [ ! -e "$venv/.ready" ] || [ pyproject.toml -nt "$venv/.ready" ]; then
     [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
     [ -z "$torch" ] || "$venv/bin/pip" install --quiet "$torch"
-    "$venv/bin/pip" install --quiet --editable '.[dev,verl]'
+    "$venv/bin/pip" install --quiet --editable '.[test,verl]'
     touch "$venv/.ready"
 fi
 

@@ -69,3 +69,14 @@ class Box(Env):
     async def close(self) -> None:
         if self.box is not None:
             await self.box.close()
+
+
+class SlowBox(Box):
+    """A shell in a sandbox whose agent runs one long command."""
+
+    budgets: ClassVar[Budgets] = Budgets(turns=8, seconds=3600, seconds_per_turn=3600)
+
+    @classmethod
+    def script(cls, task: Task, sample: int) -> list[Message]:
+        del task, sample
+        return [call(("bash", json.dumps({"command": "sleep 3600"})))]

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.installing import archives, checkout, installed
 from trajgym.trajectory import SessionTree
+
+__all__ = ["archives", "checkout", "installed"]  # fixtures
+
+try:
+    from hypothesis import settings
+except ModuleNotFoundError:  # the environment of the agents' tests has no hypothesis
+    pass
+else:
+    # The time that an example takes depends more on the machine's load than on the code.
+    settings.register_profile("trajgym", deadline=None)
+    settings.load_profile("trajgym")
+
+# A suite in the background of a script inherits ignored signals, and so would the commands that the
+# tests start and interrupt.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 GOLDEN = Path(__file__).parent / "golden"
 GOLDEN_NAMES = sorted(path.stem for path in GOLDEN.glob("*.json"))

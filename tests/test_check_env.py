@@ -85,12 +85,12 @@ class Secret(Base):
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ("bad/random", "equal worlds: two resets"),
-        ("bad/silent", "says what it does: tool 'act'"),
+        ("bad/random", "equal observations: two resets"),
+        ("bad/silent", "has a description: tool 'act'"),
         ("bad/verdict", "verified and scored: failed:verify"),
-        ("bad/close", "close may come twice"),
+        ("bad/close", "close can be called twice"),
         ("bad/tool", "failed:env: RuntimeError: bug"),
-        ("bad/secret", "other observations"),
+        ("bad/secret", "different observations"),
     ],
 )
 async def test_broken_environments_are_named(env: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""The command line: what a user types and reads."""
+"""The command line: input and output."""
 
 from __future__ import annotations
 
@@ -29,26 +29,30 @@ def tasks(tmp_path: Path) -> Path:
     return file
 
 
-def run(*arguments: object) -> str:
+def run(*arguments: object, status: int = 0) -> str:
     result = CliRunner(env={"COLUMNS": "160"}).invoke(app, [str(a) for a in arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == status, result.output
     return result.output
 
 
-def collect(tasks: Path, out: Path, *more: object) -> str:
+def collect(tasks: Path, out: Path, *more: object, status: int = 1) -> str:
     arguments = ("--env", "test/counter", "--tasks", tasks, "--out", out, "--samples", 4, *more)
-    return run("collect", *arguments)
+    return run("collect", *arguments, status=status)  # 1: the task "stuck" only fails
 
 
 def test_collect_show_stats_reward_export(tmp_path: Path, tasks: Path) -> None:
-    """The whole job by hand: every command says what it did and where things are."""
+    """All commands in order: each prints its result and where its files are."""
     out = tmp_path / "run"
     said = collect(tasks, out, "--policy", "fake")
     assert "12 sessions (8 completed, 4 failed:env), 2 solved, 3 groups sealed" in said
     assert f"trajgym show {out}" in said
-    assert "nothing was left to do" in collect(tasks, out, "--policy", "fake")
+    assert "Every session of 1 task failed (stuck):" in said
+    assert "  4 x failed:env: AttributeError: typo in the environment" in said
+    said = collect(tasks, out, "--policy", "fake", "--keep-failed")
+    assert "nothing was left to do" in said
+    assert "4 x failed:env" in said
 
     table = run("show", out)
     assert table.count("failed:env") == 4
@@ -68,7 +72,10 @@ def test_collect_show_stats_reward_export(tmp_path: Path, tasks: Path) -> None:
     assert "sound" in run("check", out)
 
     for to, records in (("rows", 8), ("verl", 8), ("areal", 8), ("trl-grpo", 8), ("sft", 2)):
-        said = run("export", out, "--to", to, "--out", tmp_path / to)
+        command = ("export", out, "--to", to, "--out", tmp_path / to)
+        if to not in {"rows", "sft"}:
+            assert "left out 8: synthetic" in run(*command)
+        said = run(*command, "--set", "allow=synthetic")
         assert f"{records} records ({records} synthetic)" in said
         assert "left out 4" in said
         assert any((tmp_path / to).iterdir())

@@ -12,14 +12,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.test_cli import run
 from tests.worlds import Counter
+from trajgym.adapters import ExportReport
 from trajgym.cli import main
 from trajgym.envs import EnvSpec
-from trajgym.rollout import FakeCall, TokenPolicy, TreeExpansion, call, collect
-from trajgym.trajectory import InvalidInput, Run, Task
+from trajgym.rewards import MissingSignals
+from trajgym.rollout import TokenPolicy, TreeExpansion, call, collect
+from trajgym.rollout.engines import FakeCall
+from trajgym.trajectory import Dropped, InvalidInput, Run, Task
 
 assert Counter
 
@@ -78,7 +82,7 @@ def test_explain_prints_terms_that_add_up(trees: Path) -> None:
         intra, inter, value = (float(cell) for cell in row[-3:])
         assert intra + inter == pytest.approx(value, abs=2e-3)
         assert value == pytest.approx(kept["values"][turn.index], rel=1e-3, abs=1e-4)
-    assert "Kept in" in said
+    assert "Stored in" in said
 
 
 def test_spans_are_kept_explained_and_shown(trees: Path) -> None:
@@ -118,14 +122,75 @@ def test_what_cannot_be_drawn_or_explained_is_said(trees: Path, tmp_path: Path) 
         run("reward", trees, "--with", "grpo", "--plot", tmp_path / "x.txt")
     spec, tasks = EnvSpec(id="test/counter"), [Task(id="a"), Task(id="b")]
     asyncio.run(collect(spec, tasks, TokenPolicy.fake(count), tmp_path / "two"))
-    with pytest.raises(InvalidInput, match="2 sealed groups: name a session with --explain"):
+    with pytest.raises(InvalidInput, match="2 sealed groups, and --plot draws one"):
         run("reward", tmp_path / "two", "--with", "grpo", "--plot", tmp_path / "x.svg")
 
 
 def test_derivers_that_read_texts_work_on_the_command_line(trees: Path) -> None:
     """The table has what the deriver needs: texts and states too."""
-    for name in ("srl", "gigpo", "next_state_votes"):
-        assert "Kept in" in run("reward", trees, "--with", name)
+    assert "Stored in" in run("reward", trees, "--with", "gigpo")
+    said = run("reward", trees, "--with", "srl", "--missing-signals", "zero")
+    assert "warning: srl: of 2 sessions, 2 have no signal 'expert_action'" in said
+    assert "Stored in" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "signal", "source"),
+    [
+        ("igpo", "gold_logprob", "subclass trajgym.rollout.annotators.Annotator"),
+        ("next_state_votes", "vote", "trajgym annotate RUN --with votes"),
+        ("directive_hints", "hint_gaps", "trajgym.rollout.annotators.HintJudge"),
+        ("certificate", "certificate_score", "trajgym.rollout.annotators.CertificateJudge"),
+        ("srl", "expert_action", "outcome detail in verify()"),
+    ],
+)
+def test_missing_signals_stop_the_command(
+    trees: Path, tmp_path: Path, name: str, signal: str, source: str
+) -> None:
+    """Nothing is stored or written; the error names the signal and what records it."""
+    for command in (("reward", trees), ("export", trees, "--to", "rows", "--out", tmp_path / "x")):
+        with pytest.raises(MissingSignals) as error:
+            run(*command, "--with", name)
+        assert f"of 2 sessions, 2 have no signal '{signal}'" in str(error.value)
+        assert source in str(error.value)
+    with Run(trees) as found:
+        assert not any(found.derived(one.record.id) for one in found.summaries())
+    assert not list(tmp_path.glob("x/*"))
+
+
+def test_official_tree_grpo_reaches_the_export(trees: Path, tmp_path: Path) -> None:
+    """An export uses the variant that `reward` stored, names it, and writes its values."""
+    run("reward", trees, "--with", "tree_grpo", "--set", "variant=official")
+    out = tmp_path / "rows"
+    said = run("export", trees, "--to", "rows", "--out", out, "--set", "allow=synthetic")
+    assert 'tree_grpo (variant="official")' in said
+    with Run(trees) as found:
+        kept = [
+            value
+            for one in found.summaries()
+            for value in json.loads(found.derived(one.record.id)["tree_grpo"])["values"]
+        ]
+    (file,) = out.glob("*.parquet")
+    rows = pq.read_table(file).to_pylist()
+    written = {round(v, 5) for row in rows for v in row["advantage"] if v}
+    assert written
+    assert written <= {round(value, 5) for value in kept}
+
+
+def test_an_export_prints_at_most_ten_reasons(
+    trees: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many different reasons are counted, most frequent first; JSON has them all."""
+    reasons = [f"reason {n}" for n in range(200) for _ in range(1 + (n == 7))]
+    dropped = [Dropped(str(at), None, reason) for at, reason in enumerate(reasons)]
+    report = ExportReport("sft", written=3, dropped=dropped)
+    monkeypatch.setattr("trajgym.cli._reward.export", lambda *_, **__: report)
+    command = ("export", trees, "--to", "sft", "--out", tmp_path / "x")
+    lines = [line.strip() for line in run(*command).splitlines() if "left out" in line]
+    assert len(lines) == 10
+    assert lines[0] == "left out 2: reason 7"
+    assert lines[-1] == "left out 191: 191 other reasons (--json prints all)"
+    assert len(json.loads(run(*command, "--json"))["left_out"]) == 200
 
 
 @contextmanager
@@ -172,9 +237,9 @@ def test_annotate_then_reward(trees: Path) -> None:
         options = ("--with", "votes", "--base-url", url, "--model", "m", "--votes", 1)
         said = run("annotate", trees, *options)
         turns = len(asked)
-        assert f"votes of m: {turns} turns annotated, 0 were already, 0 failed" in said
+        assert f"votes of m: {turns} turns annotated, 0 annotated before, 0 failed" in said
         assert "trajgym reward" in said
-        assert f"0 turns annotated, {turns} were already" in run("annotate", trees, *options)
+        assert f"0 turns annotated, {turns} annotated before" in run("annotate", trees, *options)
         assert len(asked) == turns
         hints = run("annotate", trees, "--with", "hints", *options[2:])
         assert f"hints of m: {turns} turns annotated" in hints

@@ -46,13 +46,13 @@ def test_show_says_where_images_are(recorded: Path) -> None:
     said = run("show", recorded, name)
     assert said.count("▣ image") == 3
     assert f"image/png, {len(picture('red'))} bytes" in said
-    assert "seen by turn 1" in said
+    assert "shown to turn 1" in said
     assert "by bytes" in said
     assert f"trajgym frames {recorded} {name} --out DIR" in said
 
 
 def test_frames_have_the_click_that_was_decided_on_them(recorded: Path, tmp_path: Path) -> None:
-    """The picture after turn 0 shows turn 1's click; the last, on which nobody acted, is bare."""
+    """The picture after turn 0 shows turn 1's click; the last one has none."""
     out = tmp_path / "frames"
     said = run("frames", recorded, "--out", out)
     (folder,) = out.iterdir()
@@ -69,6 +69,52 @@ def test_plain_frames_are_the_stored_bytes(recorded: Path, tmp_path: Path) -> No
     run("frames", recorded, "--out", tmp_path / "f", "--plain")
     files = sorted((tmp_path / "f").rglob("*.png"))
     assert [file.read_bytes() for file in files] == [picture(colour) for colour in COLOURS[:3]]
+
+
+def test_a_video_shows_the_pictures_with_their_clicks(recorded: Path, tmp_path: Path) -> None:
+    """A session is one animated file: a frame per picture, each with the action taken on it."""
+    from PIL import Image
+
+    said = run("frames", recorded, "--out", tmp_path / "v", "--video", "--seconds", "0.5")
+    (file,) = (tmp_path / "v").iterdir()
+    assert str(file) in said
+    with Image.open(file) as video:
+        assert (video.format, getattr(video, "n_frames", 1)) == ("WEBP", 3)
+        seen = []
+        for number in range(3):
+            video.seek(number)
+            seen.append(video.convert("RGB").getpixel((80, 55)))
+            if number == 0:
+                red, green, _ = video.convert("RGB").getpixel((50, 20))
+                assert red > 150
+                assert green < 100
+        assert video.info["duration"] in {500, 1000}
+    assert len(set(seen)) == 3
+    with pytest.raises(InvalidInput, match=r"0\.02 to 60"):
+        run("frames", recorded, "--out", tmp_path / "v", "--video", "--seconds", "0")
+
+
+@pytest.mark.parametrize(("form", "codec"), [("mp4", "h264"), ("webm", "vp9")])
+def test_a_video_in_a_format_of_players(
+    recorded: Path, tmp_path: Path, form: str, codec: str
+) -> None:
+    """Every picture is shown for the given time, with its click, and the last one twice as long."""
+    import av
+
+    video = ["--video", "--format", form, "--seconds", "0.5"]
+    run("frames", recorded, "--out", tmp_path / "v", *video)
+    (file,) = (tmp_path / "v").iterdir()
+    assert file.suffix == f".{form}"
+    with av.open(str(file)) as container:
+        (stream,) = container.streams.video
+        assert stream.codec_context.name == codec
+        shown = [frame.to_image() for frame in container.decode(stream)]
+    assert len(shown) == 20  # 0.5 + 0.5 + 1 s, ten a second
+    red, green, blue = shown[0].getpixel((80, 55))
+    assert red > 200 > 60 > max(green, blue)
+    assert len({shown[at].getpixel((80, 55)) for at in (2, 7, 12)}) == 3
+    with pytest.raises(InvalidInput, match="use one of webp, mp4, webm"):
+        run("frames", recorded, "--out", tmp_path / "v", "--video", "--format", "avi")
 
 
 async def test_frames_of_a_fork(tmp_path: Path) -> None:
@@ -94,7 +140,7 @@ async def test_a_run_without_pictures_says_so(tmp_path: Path) -> None:
     """Nothing to write is an error, not an empty folder."""
     policy = TokenPolicy.fake(["x"] * 20)
     await collect(EnvSpec(id="test/screen"), [Task(id="a")], policy, tmp_path / "run", samples=1)
-    with pytest.raises(InvalidInput, match="no picture was shown"):
+    with pytest.raises(InvalidInput, match="no image was shown"):
         run("frames", tmp_path / "run", "--out", tmp_path / "f")
 
 

@@ -137,7 +137,7 @@ async def test_text_actions() -> None:
 
 
 async def test_continuous_actions_are_refused_by_name() -> None:
-    """What can't be wrapped says so."""
+    """Environments that can't be wrapped are refused with the reason."""
 
     class Car(gymnasium.Env[Any, Any]):
         observation_space = spaces.Discrete(2)

@@ -1,4 +1,4 @@
-"""Images from the session to the trainer's door: no placeholder trains without its pixels."""
+"""Images from the session to the trainer: no placeholder is trained without its pixels."""
 
 from __future__ import annotations
 
@@ -16,15 +16,9 @@ from trajgym.adapters import export, read_rows
 from trajgym.envs import EnvSpec, Reply, Sampled, Session
 from trajgym.envs._ledger import TokenTail
 from trajgym.rewards import Advantages, OutcomeReward, Rewards, TurnTable, get_deriver
-from trajgym.rollout import (
-    FakeEngine,
-    PolicyRejected,
-    ScriptedPolicy,
-    ShownImage,
-    TokenEngine,
-    TokenPolicy,
-    collect,
-)
+from trajgym.rollout import FakeEngine, PolicyRejected, ScriptedPolicy, TokenPolicy, collect
+from trajgym.rollout.engines import TokenEngine
+from trajgym.rollout.rendering import ShownImage
 from trajgym.trajectory import (
     Attempt,
     ImageRef,
@@ -97,9 +91,9 @@ async def test_pictures_are_kept_once_and_as_they_came(tmp_path: Path, form: str
 
 
 async def test_rows_without_their_pixels_are_refused(tmp_path: Path) -> None:
-    """Whoever does not say that pixels go along gets no row with placeholders."""
+    """Unless the caller passes pixels on, no row with placeholders is built."""
     with Run(await recorded(tmp_path)) as run:
-        with pytest.raises(UnsupportedModality, match="must not train without them"):
+        with pytest.raises(UnsupportedModality, match="must not be trained without them"):
             build_rows(only(run))
 
 
@@ -185,7 +179,7 @@ edits = st.tuples(st.integers(0, 12), st.lists(pieces, min_size=1, max_size=4))
 
 @given(st.lists(edits, min_size=1, max_size=6))
 def test_prompts_with_images_come_back_from_their_deltas(history: list[Any]) -> None:
-    """However contexts are cut and gone on with, ids and images read back as they were given."""
+    """However contexts are cut and continued, ids and images read back unchanged."""
     tail, shown, turns, given_prompts = TokenTail(), list[Piece](), list[Turn](), []
     for index, (cut, more) in enumerate(history):
         whole = [*(shown if cut > 8 else shown[:cut]), *more]
@@ -217,7 +211,7 @@ async def test_a_sampled_placeholder_ends_the_session_by_name(tmp_path: Path) ->
 
 
 async def test_text_that_spells_a_placeholder_is_text() -> None:
-    """What an agent reads can't smuggle in a placeholder: the ids hold those of images only."""
+    """Text that an agent reads can't insert a placeholder: only images have them."""
     fake = FakeEngine()
     blob = "c" * 64
     texts = [{"type": "text", "text": "<|image|>\ufdd1" + blob + "\ufdd1"}, image_part(blob)]
@@ -228,7 +222,7 @@ async def test_text_that_spells_a_placeholder_is_text() -> None:
 
 
 async def test_an_engine_for_text_refuses_images() -> None:
-    """An engine that takes no pixels is not handed placeholders."""
+    """An engine that takes no pixels is not sent placeholders."""
 
     class Words(TokenEngine):
         name = "words"
@@ -248,16 +242,17 @@ def values_of(run: Run, kind: str) -> Rewards | Advantages:
 
 @pytest.mark.parametrize("name", ["verl", "areal"])
 async def test_pixels_go_along_to_trainers_that_take_them(tmp_path: Path, name: str) -> None:
-    """The encoded bytes stand beside the ids; without the run's bytes the sessions stay out."""
+    """The encoded bytes are stored with the ids; without the run's bytes, sessions are left out."""
     import pyarrow.parquet as pq
 
     with Run(await recorded(tmp_path)) as run:
         values = values_of(run, "outcome")
         given = (list(run.sessions()), list(run.groups()), tmp_path / name)
-        without = export(name, *given, values=values)
+        allow = ["synthetic"]
+        without = export(name, *given, values=values, allow=allow)
         assert (without.written, len(without.dropped)) == (0, 2)
         assert all("pass blobs=run.blob" in d.reason for d in without.dropped)
-        done = export(name, *given, values=values, blobs=run.blob)
+        done = export(name, *given, values=values, blobs=run.blob, allow=allow)
     assert done.written == 2
     for record in pq.read_table(done.files[0]).to_pylist():
         assert record["images"] == [picture(colour) for colour in COLOURS[:2]]
@@ -270,11 +265,11 @@ async def test_trainers_that_take_no_pixels_get_no_placeholders(tmp_path: Path) 
     """TRL's token-level samples have no place for pixels: such sessions are left out by name."""
     with Run(await recorded(tmp_path)) as run:
         values = values_of(run, "grpo")
-        done = export(
-            "trl-grpo", run.sessions(), run.groups(), tmp_path, values=values, blobs=run.blob
-        )
+        given = (run.sessions(), run.groups(), tmp_path)
+        options: dict[str, Any] = {"values": values, "blobs": run.blob, "allow": ["synthetic"]}
+        done = export("trl-grpo", *given, **options)
     assert (done.written, len(done.dropped)) == (0, 2)
-    assert all("pixels do not go along" in dropped.reason for dropped in done.dropped)
+    assert all("does not carry their pixels" in dropped.reason for dropped in done.dropped)
 
 
 async def test_neutral_rows_keep_their_references(tmp_path: Path) -> None:

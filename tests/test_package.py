@@ -7,23 +7,50 @@ import inspect
 import subprocess
 import sys
 import types
+from importlib import metadata
 
 import pytest
 
 PACKAGES = [
     "trajectory",
+    "trajectory.datasets",
     "rewards",
+    "rewards.filters",
+    "rewards.tokens",
+    "rewards.toolkit",
+    "rewards.trees",
     "envs",
+    "envs.code",
+    "envs.dialogue",
     "envs.gui",
+    "envs.mcp",
+    "envs.remote",
+    "envs.rubrics",
     "envs.sandbox",
     "envs.search",
     "envs.swe",
+    "envs.swe.small",
+    "envs.terminal",
+    "envs.users",
     "rollout",
+    "rollout.annotators",
+    "rollout.engines",
+    "rollout.evaluation",
+    "rollout.hosted",
+    "rollout.monitoring",
+    "rollout.rendering",
+    "rollout.verification",
+    "server",
+    "server.programs",
     "adapters",
+    "adapters.exports.dataset",
+    "adapters.tracking",
 ]
 
 HEAVY = {
     "accelerate",
+    "aiohttp",
+    "anthropic",
     "areal",
     "bm25s",
     "datasets",
@@ -69,13 +96,20 @@ def test_core_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     "package",
     [
+        "envs.code",
+        "envs.dialogue",
         "envs.gui",
+        "envs.mcp",
+        "envs.rubrics",
         "envs.sandbox",
         "envs.search",
         "envs.swe",
+        "envs.users",
         "rollout",
+        "server",
         "adapters",
         "adapters.areal",
+        "adapters.tracking",
         "adapters.trl",
         "adapters.verl",
     ],
@@ -119,6 +153,43 @@ def test_public_names_are_documented(package: str) -> None:
     assert bare == []
 
 
+def test_the_version_is_looked_up_when_asked_for() -> None:
+    """`trajgym.__version__` is the distribution's; `import trajgym` alone loads nothing else."""
+    import trajgym
+
+    assert trajgym.__version__ == metadata.version("trajgym")
+    assert not loaded_by("import trajgym") & {"numpy", "pydantic", "msgspec"}
+    with pytest.raises(AttributeError, match="no attribute 'nope'"):
+        _ = trajgym.nope
+
+
 def test_the_verl_adapter_imports_verl_only_where_it_uses_it() -> None:
     """Writing data for verl and checking its settings load neither verl nor torch."""
-    assert loaded_by("import trajgym.adapters.verl, trajgym.adapters._verl_lint") & HEAVY == set()
+    assert loaded_by("import trajgym.adapters.verl, trajgym.adapters.verl._lint") & HEAVY == set()
+
+
+def test_names_that_moved_warn_where_they_are_used() -> None:
+    """Pieces of policies and judges are in submodules; the old imports work for a version."""
+    from trajgym import rollout
+    from trajgym.rollout import engines
+
+    with pytest.warns(
+        DeprecationWarning, match=r"import Generation from trajgym\.rollout\.engines"
+    ) as seen:
+        assert getattr(rollout, "Generation") is engines.Generation  # noqa: B009 - the old name
+    assert seen[0].filename == __file__
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        getattr(rollout, "Nothing")  # noqa: B009
+    assert len(rollout.__all__) < 46
+
+
+@pytest.mark.parametrize("name", ["SpreadFilter", "gae", "similarity", "tree_budget"])
+def test_former_names_of_rewards_still_work(name: str) -> None:
+    """A name that moved to a submodule is found at its old place, with a warning."""
+    import trajgym.rewards
+
+    with pytest.warns(DeprecationWarning, match=rf"{name} has moved: import {name} from trajgym\."):
+        found = getattr(trajgym.rewards, name)
+    assert found.__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = trajgym.rewards.nonsense  # type: ignore[attr-defined]

@@ -29,7 +29,7 @@ COLUMNS = ("input_ids", "loss_mask", "version_low", "version_high")
 
 
 def test_golden_rows(golden: tuple[SessionTree, dict[str, Any]]) -> None:
-    """Hand-made sessions give the rows that were worked out by hand."""
+    """Hand-made sessions give the rows that were computed by hand."""
     tree, expect = golden
     if expect.get("text"):
         with pytest.raises(InvalidRow, match="turn 0 is a text turn"):
@@ -50,7 +50,7 @@ def test_golden_rows(golden: tuple[SessionTree, dict[str, Any]]) -> None:
 
 
 def test_unscored_attempt_is_dropped_by_name() -> None:
-    """A failure gives no row, and says who failed and of what."""
+    """A failure gives no row, and the report names the part and the cause."""
     tree, _ = load_golden("failed")
     (dropped,) = build_rows(tree).dropped
     assert (dropped.session, dropped.attempt) == ("failed", 0)
@@ -93,7 +93,7 @@ def test_image_after_the_last_turn_does_not_matter() -> None:
 
 
 def test_turn_without_sampled_tokens_is_named() -> None:
-    """A turn of inserted ids only trains nothing, and the report says so."""
+    """A turn of inserted ids alone is not trained, and is reported."""
     tree, _ = load_golden("truncated")
     tokens = tree.turns[2].tokens
     assert tokens is not None

@@ -108,7 +108,7 @@ async def test_concurrency_is_bounded_and_used(tmp_path: Path) -> None:
     ("fault", "cause"),
     [
         (PolicyUnavailable("no answer after 5 tries"), "no answer after 5 tries"),
-        (KeyError("bug"), "KeyError('bug')"),
+        (KeyError("bug"), "KeyError: 'bug'"),
         ({"role": "user", "content": "?"}, "unusable reply"),
         ("", "unusable reply"),
         ({}, "unusable reply"),
@@ -206,7 +206,7 @@ async def test_stop_begins_nothing_new(tmp_path: Path) -> None:
 
 
 async def test_pause_holds_policy_calls_and_clocks(tmp_path: Path) -> None:
-    """While paused no policy call begins; afterwards nobody has run out of time."""
+    """While paused, no policy call begins, and the pause counts towards no deadline."""
     policy = Adder()
     async with Store(tmp_path) as store:
         budgets = Budgets(seconds_per_turn=0.2)

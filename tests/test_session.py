@@ -1,4 +1,4 @@
-"""Sessions: every turn recorded, every ending named, every fork the same world."""
+"""Sessions: every turn is recorded, every ending named, every fork has the same state."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_turn_is_durable_before_its_observation_is_returned(tmp_path: Path
     ],
 )
 async def test_bad_call_is_answered(name: str, arguments: str, status: str, text: str) -> None:
-    """A bad call gets an error result that says what was wrong, and the session goes on."""
+    """An invalid call gets an error result with the reason, and the session continues."""
     async with Session(counter(), TASK) as session:
         result = await session.step(call((name, arguments)))
         assert text in result.observation[0]["content"]
@@ -254,7 +254,7 @@ async def test_images_are_kept_once_by_hash(tmp_path: Path) -> None:
     [None, 7, [], {}, {"role": "user", "content": "x"}, {"role": "assistant", "content": 3}],
 )
 async def test_garbage_is_refused_and_nothing_is_lost(garbage: Any) -> None:
-    """What is not an assistant message is refused at the door; the attempt goes on."""
+    """A message that is not an assistant message is refused, and the attempt continues."""
     async with Session(counter(), TASK) as session:
         with pytest.raises(InvalidInput):
             await session.step(garbage)
@@ -274,7 +274,7 @@ async def test_free_text_environment() -> None:
 
 
 async def test_message_without_calls_ends_by_default() -> None:
-    """In a tool environment, a plain message is the agent's last word."""
+    """In a tool environment, a plain message ends the attempt."""
     async with Session(counter(), TASK) as session:
         await session.step("I am done.")
     assert str(session.status) == "completed"
@@ -352,13 +352,13 @@ async def test_blocking_tool_delays_only_its_own_session() -> None:
 
 
 async def test_unknown_environment_and_settings() -> None:
-    """A spec that can't be built says why."""
+    """A spec that can't be built is an error with the reason."""
     with pytest.raises(UnknownEnv, match=r"known: .*test/counter"):
         Session(EnvSpec(id="nope"), TASK)
     with pytest.raises(UnknownEnv, match="can't be imported"):
         Session(EnvSpec(id="no.such:Thing"), TASK)
     async with Session(EnvSpec(id="tests.worlds:Counter", config={"wrong": 1}), TASK) as session:
-        assert "bad configuration" in session.attempt.cause
+        assert "invalid configuration" in session.attempt.cause
     assert issubclass(InvalidArguments, Exception)
 
 
@@ -471,7 +471,7 @@ async def test_fork_of_a_fork() -> None:
 async def test_a_fork_that_is_cancelled_while_it_is_recorded_has_an_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store may have taken a rival whose fork nobody waits for any more: it reads cancelled."""
+    """A fork that is cancelled after the store has recorded it is recorded as cancelled."""
     async with Store(tmp_path) as store:
         async with Session(counter(), TASK, store=store, session_id="s") as session:
             await session.step(call(("add", "{}")))
@@ -504,7 +504,7 @@ async def test_fork_that_diverges_is_refused() -> None:
 
 
 async def test_unforkable_is_declared() -> None:
-    """An environment may say no, and an ended episode can't be forked."""
+    """An environment may refuse to be forked, and an ended episode can't be forked."""
     async with Session(EnvSpec(id="test/unforkable"), TASK) as session:
         await session.step(call(("add", "{}")))
         with pytest.raises(Unforkable, match="declares"):
@@ -516,7 +516,7 @@ async def test_unforkable_is_declared() -> None:
 
 
 async def test_a_task_can_refuse_forks() -> None:
-    """A task whose turns must not be done twice says so in its data."""
+    """A task whose turns must not be repeated declares this in its data."""
     once = Task(id="once", data={**TASK.data, "replayable": False})
     async with Session(counter(), once) as session:
         await session.step(call(("add", "{}")))

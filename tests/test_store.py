@@ -1,4 +1,4 @@
-"""The store: durable under SIGKILL, honest about damage, readable while written."""
+"""The store: durable under SIGKILL, reports damage, readable while written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from dataclasses import fields
+import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields, replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,29 +24,45 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.worlds import Counter
+from trajgym import trajectory
+from trajgym.envs import EnvSpec, Session
 from trajgym.trajectory import (
     Attempt,
     CallResult,
     CallStatus,
     Edge,
+    Group,
     InvalidInput,
+    Member,
+    Outcome,
     Run,
     Sampling,
     Segment,
     SessionRecord,
     SessionTree,
     Span,
+    Status,
     Store,
     StoreCorrupt,
     StoreError,
     StoreLocked,
     StoreSchemaMismatch,
+    Task,
+    Try,
     Turn,
     TurnTokens,
     Usage,
+    Wire,
     check_store,
 )
-from trajgym.trajectory._codec import decode_turn, encode, encode_turn
+from trajgym.trajectory._codec import (
+    decode_turn,
+    encode,
+    encode_turn,
+    replace_surrogates,
+    to_jsonable,
+)
 
 
 def record(name: str = "s") -> SessionRecord:
@@ -124,7 +145,7 @@ def test_acknowledged_turns_survive_sigkill(tmp_path: Path) -> None:
 
 
 def test_writers_in_two_processes(tmp_path: Path) -> None:
-    """The second writer is told what to do, and the first one is not disturbed."""
+    """A second writer is refused with an error that names the remedy; the first one continues."""
     with Store(tmp_path) as store:
         code = "import sys; from trajgym.trajectory import Store; Store(sys.argv[1])"
         other = subprocess.run(
@@ -136,6 +157,34 @@ def test_writers_in_two_processes(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="closed"):
         store.begin_session(record("late"))
     Store(tmp_path).close()
+
+
+def test_a_run_is_closed_while_threads_read_it(tmp_path: Path) -> None:
+    """Closing waits for queries in other threads; later ones raise."""
+    with Store(tmp_path) as store:
+        for number in range(20):
+            key = f"s{number}"
+            store.begin_session(record(key))
+            for index in range(20):
+                store.append_turn(key, turn(index))
+    for _ in range(10):
+        run = Run(tmp_path)
+        reading = threading.Barrier(5)
+
+        def read(run: Run = run, reading: threading.Barrier = reading) -> str:
+            reading.wait()
+            try:
+                while True:
+                    list(run.sessions())
+            except StoreError as error:
+                return str(error)
+
+        with ThreadPoolExecutor(4) as pool:
+            readers = [pool.submit(read) for _ in range(4)]
+            reading.wait()
+            next(run.summaries())
+            run.close()
+            assert all(reader.result().endswith("the run is closed") for reader in readers)
 
 
 def test_several_files_read_as_one_run(tmp_path: Path) -> None:
@@ -152,7 +201,7 @@ def test_several_files_read_as_one_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["truncate", "garbage", "not a store", "newer", "page"])
 def test_damage_is_named(tmp_path: Path, damage: str) -> None:
-    """A damaged or foreign file gets an error that says which file and what to do."""
+    """A damaged or foreign file is an error that names the file and the remedy."""
     with Store(tmp_path) as store:
         store.begin_session(record())
         for i in range(200):
@@ -189,7 +238,7 @@ def test_damage_is_named(tmp_path: Path, damage: str) -> None:
 
 
 def test_missing_run(tmp_path: Path) -> None:
-    """Reading where no run is says so."""
+    """Reading a directory without a run is an error that names it."""
     with pytest.raises(StoreError, match="no run here"):
         Run(tmp_path)
     with pytest.raises(StoreError, match="no such store"):
@@ -242,7 +291,7 @@ async def test_cancelled_waiter_does_not_lose_the_write(tmp_path: Path) -> None:
 
 
 def test_unrepresentable_values_are_refused_at_the_call(tmp_path: Path) -> None:
-    """A value that is not JSON is refused where it came from, and the session goes on."""
+    """A value that is not JSON is refused with its place, and the session continues."""
     with Store(tmp_path) as store:
         store.begin_session(record())
         broken = turn(0)
@@ -253,7 +302,7 @@ def test_unrepresentable_values_are_refused_at_the_call(tmp_path: Path) -> None:
 
 
 def test_locked_store_is_free_after_sigkill(tmp_path: Path) -> None:
-    """The lock goes with its process, however it ended."""
+    """The lock is released when its process ends, even if it was killed."""
     code = (
         "import sys,time; from trajgym.trajectory import Store; "
         "s=Store(sys.argv[1]); print('up',flush=True); time.sleep(60)"
@@ -418,6 +467,12 @@ _DRAWN = {
     "started_at": st.floats(0, 2e9),
     "policy_seconds": st.floats(0, 9),
     "env_seconds": st.floats(0, 9),
+    "returns": st.lists(st.integers(0, 9), max_size=2),
+    "delivery": st.sampled_from(["delivered", "open", "orphan"]),
+    "role": st.sampled_from(["main", "side:title"]),
+    "role_reason": text,
+    "wire": st.none()
+    | st.builds(Wire, call=text, dialect=text, tries=st.just([Try(1.0, 2.0, "lost")])),
 }
 
 
@@ -438,3 +493,245 @@ def test_damaged_tokens_never_pass(data: bytes) -> None:
     assert packed is None
     with pytest.raises(InvalidInput, match="tokens"):
         decode_turn(body, data)
+
+
+wild = st.text(st.characters(exclude_categories=()), max_size=12)
+"""Any text: lone surrogates, NUL and control characters as well."""
+
+
+def whole(text: str) -> str:
+    """Return text as a store keeps it."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def everything(draw: Callable[[], str]) -> tuple[SessionRecord, Turn, Attempt, Group]:
+    """Return records whose every text field holds drawn text."""
+
+    def values() -> dict[str, Any]:
+        return {draw(): draw(), "deep": [{draw(): [draw()]}, [draw(), 1]]}
+
+    def message(role: str, **more: Any) -> dict[str, Any]:
+        return {"role": role, "content": draw(), **more}
+
+    call = {"id": draw(), "type": "function", "function": {"name": draw(), "arguments": draw()}}
+    tokens = TurnTokens(
+        prompt_kept=0,
+        prompt_ids=[1],  # type: ignore[arg-type]
+        response_ids=[2],  # type: ignore[arg-type]
+        logprobs=[-1.0],  # type: ignore[arg-type]
+        segments=(Segment(1, 0, 0),),
+        spans=(Span(draw(), 0, 1, draw()),),
+    )
+    head = SessionRecord(
+        id="s" + draw(),
+        task=draw(),
+        env={"id": draw(), "config": values()},
+        group=draw(),
+        tools=[values()],
+        budgets=values(),
+        labels={draw(): draw()},
+    )
+    one = Turn(
+        index=0,
+        parent=None,
+        message=message("assistant", tool_calls=[call], reasoning_content=draw()),
+        context=[message("user"), message("system", name=draw())],
+        observation=[message("tool", tool_call_id=draw())],
+        calls=[CallResult(call_id=draw(), name=draw(), status="ok")],
+        signals=values(),
+        finish=draw(),
+        policy=draw(),
+        tokens=tokens,
+        snapshot=draw(),
+        agent="main",
+    )
+    details = Outcome(score=1.0, passed=True, details=values())
+    status = Status("truncated", "x" + draw())
+    end = Attempt(leaf=0, status=status, cause=draw(), error=draw(), outcome=details)
+    name = draw().replace("_", "") or "g"
+    group = Group(id=name, task=draw(), planned=1, members=[Member(draw(), 0, draw())])
+    return head, one, end, group
+
+
+def write_and_compare(folder: Path, draw: Callable[[], str]) -> None:
+    head, one, end, group = everything(draw)
+    task = Task(id="t", data={draw(): [draw()]})
+    given = head.id
+    with Store(folder) as store:
+        store.put_task(task)
+        store.put_group(group)
+        store.begin_session(head)
+        store.append_turn(head.id, one)
+        store.add_signals(given, 0, {"note": draw()}, source=draw())
+        store.put_derived(given, draw(), b"1")
+        store.put_blob(b"data", draw())
+        store.set_meta(draw(), draw())
+        store.put_attempt(given, end).wait()
+    with Run(folder) as run:
+        assert run.check() == []
+        tree = run.session(given)
+        del tree.turns[0].signals["note"]
+        (kept,) = run.groups()
+        (asked,) = run.tasks()
+    assert tree.record == head
+    assert tree.record.id == whole(given)
+    assert to_jsonable(tree.turns[0]) == to_jsonable(one)
+    assert tree.turns[0].tokens is not None
+    assert tree.turns[0].tokens.spans == one.tokens.spans  # type: ignore[union-attr]
+    assert to_jsonable(tree.attempts[0]) == to_jsonable(end)
+    assert tree.attempts[0].status == end.status
+    assert kept == group
+    assert asked.data == {whole(k): [whole(v[0])] for k, v in task.data.items()}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(wild, min_size=1, max_size=6))
+def test_any_text_in_any_field_is_kept(texts: list[str]) -> None:
+    """Arbitrary text in every text field of every record is durable; memory and store agree."""
+    drawn = cycle(texts)
+    with tempfile.TemporaryDirectory() as folder:
+        write_and_compare(Path(folder), lambda: next(drawn))
+
+
+@pytest.mark.parametrize(("text", "step"), [("x" * 10_000_000, 8), ("\udc80", 1), ("\0" * 9, 1)])
+def test_text_in_one_field_is_kept(text: str, step: int, tmp_path: Path) -> None:
+    """Ten megabytes, a lone surrogate or NULs in one field alone, one field after the other."""
+    drawn: list[None] = []
+
+    def one_long(at: int) -> str:
+        drawn.append(None)
+        return text if len(drawn) == at else "x"
+
+    everything(lambda: one_long(0))
+    for at in range(1, len(drawn) + 1, step):
+        drawn.clear()
+        write_and_compare(tmp_path / str(at), lambda at=at: one_long(at))  # type: ignore[misc]
+
+
+@given(st.text(st.sampled_from("aé中\U0001f600\0\ufeff\ufffe\ud800\udbff\udc00\udfff")))
+def test_surrogates_are_replaced_as_the_codec_does(text: str) -> None:
+    """Pairs become their character and lone ones U+FFFD, wherever they stand."""
+    assert replace_surrogates(text) == text.encode("utf-16", "surrogatepass").decode(
+        "utf-16", "replace"
+    )
+
+
+async def test_a_failure_with_a_lone_surrogate_ends_durably(tmp_path: Path) -> None:
+    """An error text from ``os.fsdecode`` is recorded as the failure that it is, not as a crash."""
+    assert Counter
+    with Store(tmp_path) as store:
+        session = Session(EnvSpec(id="test/counter"), Task(id="t"), store=store, session_id="s")
+        async with session:
+            await session.fail("env", os.fsdecode(b"caf\xe9"), "trace \udce9")
+        assert str(session.status) == "failed:env"
+        with store.read() as run:
+            (kept,) = run.session("s").attempts
+        assert (str(kept.status), kept.cause) == ("failed:env", "caf\ufffd")
+        assert session.attempt.cause == kept.cause
+
+
+READ_ONLY = """
+import os, sys
+from trajgym.trajectory import Run, Store, StoreError, check_store
+folder = sys.argv[1]
+with Run(folder + "/run") as run:  # imports what another user may not read
+    run.session("s")
+if os.geteuid() == 0:  # root may write anywhere
+    os.seteuid(65534)
+for name in ("run", "new"):
+    try:
+        Store(folder + "/" + name)
+    except StoreError as error:
+        assert "can't be written" in str(error), error
+    else:
+        raise AssertionError(name)
+with Run(folder + "/run") as run:
+    assert run.check() == []
+    print(len(run.session("s").turns))
+"""
+
+
+def test_read_only_directories() -> None:
+    """A run in a read-only directory is read; writing there is refused with its name."""
+    folder = Path(tempfile.mkdtemp())  # the folder of pytest is closed to other users
+    try:
+        with Store(folder / "run") as store:
+            store.begin_session(record())
+            store.append_turn("s", turn(0))
+        (folder / "run" / "store.sqlite.lock").chmod(0o444)
+        for part in ("run", "."):
+            (folder / part).chmod(0o555)
+        script = [sys.executable, "-c", READ_ONLY, str(folder)]
+        done = subprocess.run(script, capture_output=True, text=True)
+        assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
+    finally:
+        for part in (".", "run"):
+            (folder / part).chmod(0o755)
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["AsyncClosing", "MissingExtra", "digest", "replace_surrogates", "nothing"]
+)
+def test_internal_names_left_the_surface(name: str) -> None:
+    """Names that were never meant for users still import, with a warning; others don't."""
+    assert name not in trajectory.__all__
+    if name == "nothing":
+        with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+            getattr(trajectory, name)
+    else:
+        with pytest.warns(DeprecationWarning, match=f"trajgym.trajectory.{name} has moved"):
+            assert callable(getattr(trajectory, name))
+
+
+def test_listings_say_what_the_sessions_say(tmp_path: Path) -> None:
+    """Summaries and their lines agree with the whole sessions, over several pages and files."""
+    ends = [
+        Attempt(status=Status("completed"), outcome=Outcome(score=1.0, passed=True)),
+        Attempt(status=Status("truncated", "turns"), outcome=Outcome(score=-0.25, passed=False)),
+        Attempt(status=Status("failed", "env"), cause='said "no"\nand\u00e9'),
+        Attempt(),
+    ]
+    for shard in "ab":
+        with Store(tmp_path / f"{shard}.sqlite") as store:
+            for index in range(1200 if shard == "a" else 5):
+                name = f"{shard}{index}"
+                record = SessionRecord(id=name, task=f"t{index % 7}", env={}, sample=index % 3)
+                store.begin_session(record)
+                for turn in range(index % 4):
+                    parent = turn - 1 if turn else None
+                    message = {"role": "assistant", "content": "x"}
+                    store.append_turn(name, Turn(index=turn, parent=parent, message=message))
+                store.put_attempt(name, ends[index % 4])
+                if index % 5 == 0:
+                    store.put_attempt(name, replace(ends[0], index=1))
+    with Run(tmp_path) as run:
+        trees = list(run.sessions())
+        summaries, lines = list(run.summaries()), list(run.attempt_summaries())
+        assert [s.record for s in summaries] == [t.record for t in trees]
+        assert [s.turns for s in summaries] == [len(t.turns) for t in trees]
+        assert [str(a.status) for s in summaries for a in s.attempts] == [
+            str(a.status) for t in trees for a in t.attempts
+        ]
+        said = [
+            (t.record.id, t.record.task, t.record.sample, a.index, str(a.status), a.cause)
+            for t in trees
+            for a in t.attempts
+        ]
+        assert [(*line[:4], str(line.status), line.cause) for line in lines] == said
+        outcomes = [a.outcome for t in trees for a in t.attempts]
+        assert [line.score for line in lines] == [o and o.score for o in outcomes]
+        assert [line.passed for line in lines] == [o is not None and o.passed for o in outcomes]
+        assert {line.turns for line in lines if line.session == "a3"} == {3}
+    assert {str(line.status) for line in lines if line.attempt == 0} >= {"interrupted"}
+
+
+def test_a_listing_of_a_damaged_record_names_the_file(tmp_path: Path) -> None:
+    """A record that is not JSON is damage, also where only a part of it is read."""
+    with Store(tmp_path) as store:
+        store.begin_session(SessionRecord(id="s", task="t", env={}))
+    with sqlite3.connect(tmp_path / "store.sqlite") as connection:
+        connection.execute("UPDATE sessions SET body = CAST('{\"id\":' AS BLOB)")
+    connection.close()
+    with Run(tmp_path) as run, pytest.raises(StoreCorrupt, match=r"store\.sqlite"):
+        list(run.attempt_summaries())

@@ -1,4 +1,4 @@
-"""The session tree: topology, deltas, and the golden sessions carried whole."""
+"""The session tree: topology, deltas, and the golden sessions unchanged."""
 
 from __future__ import annotations
 
@@ -78,6 +78,12 @@ def test_delta_that_keeps_too_much_is_refused() -> None:
     tokens.prompt_kept = 99
     with pytest.raises(InvalidSession, match="keeps 99 ids"):
         tree.sequence(tree.turns[1])
+
+
+def test_a_status_formats_like_text() -> None:
+    """Widths and alignments of format strings apply to a status, as they do to its text."""
+    status = Status.parse("failed:env")
+    assert f"{status:12}|{status:>12}|{status}" == "failed:env  |  failed:env|failed:env"
 
 
 @pytest.mark.parametrize("text", ["done", "truncated", "failed:", "completed:x", ""])

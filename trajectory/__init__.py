@@ -1,26 +1,27 @@
-"""What happened: records, the session tree, the token ledger, training rows and the store."""
+"""Records of sessions, the session tree, the token ledger, training rows and the store."""
+
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from trajgym.trajectory._check import check_store
-from trajgym.trajectory._closing import AsyncClosing
-from trajgym.trajectory._codec import replace_surrogates
+from trajgym.trajectory._deprecated import moved_names as _moved_names
 from trajgym.trajectory._errors import (
     ConformanceError,
     InvalidInput,
     InvalidRow,
     InvalidSession,
-    MissingExtra,
     StoreCorrupt,
     StoreError,
     StoreLocked,
     StoreSchemaMismatch,
     TrajgymError,
 )
+from trajgym.trajectory._follow import FollowedRun, RunChanges
+from trajgym.trajectory._media import UnsupportedModality
 from trajgym.trajectory._messages import (
     Message,
     ToolSchema,
     blob_hashes,
     check_message,
-    digest,
     image_part,
     images_to_user,
     text_of,
@@ -30,6 +31,7 @@ from trajgym.trajectory._records import (
     Attempt,
     CallResult,
     CallStatus,
+    Delivery,
     Edge,
     Group,
     Member,
@@ -39,21 +41,22 @@ from trajgym.trajectory._records import (
     Status,
     StatusKind,
     Task,
+    Try,
     Turn,
     Usage,
+    Wire,
 )
+from trajgym.trajectory._row_checks import validate_row
 from trajgym.trajectory._rows import (
     Dropped,
     Rows,
     RowSpan,
     Stamp,
     TrainingRow,
-    UnsupportedModality,
     attempt_turns,
     build_rows,
-    validate_row,
 )
-from trajgym.trajectory._run import Annotation, Blob, Run, SessionSummary
+from trajgym.trajectory._run import Annotation, AttemptSummary, Blob, Run, SessionSummary
 from trajgym.trajectory._store import Ack, Store
 from trajgym.trajectory._tokens import FloatArray, ImageRef, IntArray, Segment, Span, TurnTokens
 from trajgym.trajectory._tree import SessionTree
@@ -61,15 +64,17 @@ from trajgym.trajectory._tree import SessionTree
 __all__ = [
     "Ack",
     "Annotation",
-    "AsyncClosing",
     "Attempt",
+    "AttemptSummary",
     "Blob",
     "CallResult",
     "CallStatus",
     "ConformanceError",
+    "Delivery",
     "Dropped",
     "Edge",
     "FloatArray",
+    "FollowedRun",
     "Group",
     "ImageRef",
     "IntArray",
@@ -78,11 +83,11 @@ __all__ = [
     "InvalidSession",
     "Member",
     "Message",
-    "MissingExtra",
     "Outcome",
     "RowSpan",
     "Rows",
     "Run",
+    "RunChanges",
     "Sampling",
     "Segment",
     "SessionRecord",
@@ -101,20 +106,23 @@ __all__ = [
     "ToolSchema",
     "TrainingRow",
     "TrajgymError",
+    "Try",
     "Turn",
     "TurnTokens",
     "UnsupportedModality",
     "Usage",
+    "Wire",
     "attempt_turns",
     "blob_hashes",
     "build_rows",
     "check_message",
     "check_store",
-    "digest",
     "image_part",
     "images_to_user",
-    "replace_surrogates",
     "text_of",
     "tool_calls_of",
     "validate_row",
 ]
+
+if not _TYPE_CHECKING:  # type checkers report the old places
+    __getattr__ = _moved_names(__name__, "trajgym.trajectory._internal")

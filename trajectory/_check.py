@@ -1,4 +1,4 @@
-"""The conformance check of stores, for our own and for anybody's."""
+"""The conformance check of stores: trajgym's own and those of plug-ins."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _Reader: TypeAlias = Callable[[Path], Run]
 
 
 def check_store(open_store: _Opener = Store, open_run: _Reader = Run) -> list[str]:
-    """Put a store through its promises in a temporary directory.
+    """Check in a temporary directory that a store keeps what the interface promises.
 
     Args:
         open_store: opens a run directory for writing.
@@ -89,15 +89,15 @@ def _acknowledged_is_read_back(open_store: _Opener, open_run: _Reader, path: Pat
     with open_run(path) as run:
         tree = run.session("s1")
         for index, turn in enumerate(tree.turns):
-            assert turn.tokens is not None, "tokens are gone"
+            assert turn.tokens is not None, "the tokens are missing"
             wanted = _turn(index)
             assert wanted.tokens is not None
-            assert turn.tokens.to_json() == wanted.tokens.to_json(), "tokens changed"
+            assert turn.tokens.to_json() == wanted.tokens.to_json(), "the tokens changed"
             assert turn.message == wanted.message, "the message changed"
         assert tree.attempts == [end], "the attempt changed"
         assert [t.data for t in run.tasks()] == [{"x": [1, None, "ä"]}], "the task changed"
         group = run.group("g")
-        assert group is not None, "the group is gone"
+        assert group is not None, "the group is missing"
         assert group.members == [Member("s1", 0)], "the group changed"
 
 
@@ -106,7 +106,7 @@ def _blobs_are_kept_once(open_store: _Opener, open_run: _Reader, path: Path) -> 
         first, ack = store.put_blob(b"\x89png", "image/png")
         second, _ = store.put_blob(b"\x89png", "image/png")
         ack.wait()
-        assert first == second, "equal bytes have two names"
+        assert first == second, "equal bytes got different hashes"
     with open_run(path) as run:
         assert run.blob(first) == (b"\x89png", "image/png"), "the bytes changed"
 
@@ -118,7 +118,7 @@ def _second_writer_is_refused(open_store: _Opener, open_run: _Reader, path: Path
             open_store(path).close()
         except StoreLocked:
             return
-        raise AssertionError("two writers were let in")
+        raise AssertionError("a second writer was accepted")
 
 
 def _bad_input_writes_nothing(open_store: _Opener, open_run: _Reader, path: Path) -> None:
@@ -129,7 +129,7 @@ def _bad_input_writes_nothing(open_store: _Opener, open_run: _Reader, path: Path
                 store.append_turn(session, _turn(index))
             except InvalidInput:
                 continue
-            raise AssertionError("a turn out of place was taken")
+            raise AssertionError("a turn out of order was accepted")
         store.append_turn("s1", _turn(0)).wait()
     with open_run(path) as run:
         assert len(run.session("s1").turns) == 1, "a refused turn was written"
@@ -140,11 +140,15 @@ def _unfinished_reads_interrupted(open_store: _Opener, open_run: _Reader, path: 
     store.begin_session(_record())
     store.append_turn("s1", _turn(0)).wait()
     with open_run(path) as run:
-        assert str(run.session("s1").attempts[0].status) == "running", "a live one is not running"
+        assert str(run.session("s1").attempts[0].status) == "running", (
+            "an attempt in progress is not reported as running"
+        )
     store.close()
     with open_run(path) as run:
         attempt = run.session("s1").attempts[0]
-        assert (str(attempt.status), attempt.leaf) == ("interrupted", 0), "it does not show"
+        assert (str(attempt.status), attempt.leaf) == ("interrupted", 0), (
+            "an unfinished attempt is not reported as interrupted"
+        )
     with open_store(path) as again:
         again.append_turn("s1", _turn(1)).wait()
 
@@ -156,18 +160,22 @@ def _signals_reach_their_turn(open_store: _Opener, open_run: _Reader, path: Path
         store.add_signals("s1", 0, {"judge": 0.5}, source="judge:a").wait()
         store.put_derived("s1", "outcome", b"{}").wait()
     with open_run(path) as run:
-        assert run.session("s1").turns[0].signals == {"n": 0, "judge": 0.5}, "signals are lost"
-        assert run.annotations("s1") == [(0, "judge:a", {"judge": 0.5})], "the source is lost"
-        assert run.derived("s1") == {"outcome": b"{}"}, "derived values are lost"
+        assert run.session("s1").turns[0].signals == {"n": 0, "judge": 0.5}, (
+            "the signals are missing"
+        )
+        assert run.annotations("s1") == [(0, "judge:a", {"judge": 0.5})], (
+            "the annotator's name is missing"
+        )
+        assert run.derived("s1") == {"outcome": b"{}"}, "the derived values are missing"
 
 
 _PROMISES = {
-    "what is acknowledged is read back unchanged, also while it is written": (
+    "acknowledged writes are read back unchanged, also while the store is open": (
         _acknowledged_is_read_back
     ),
-    "equal bytes are kept once": _blobs_are_kept_once,
+    "equal bytes are stored once": _blobs_are_kept_once,
     "a second writer is refused": _second_writer_is_refused,
     "bad input is refused and writes nothing": _bad_input_writes_nothing,
-    "an unfinished session reads running, then interrupted": _unfinished_reads_interrupted,
+    "an unfinished session is running, then interrupted": _unfinished_reads_interrupted,
     "signals and derived values reach their session": _signals_reach_their_turn,
 }

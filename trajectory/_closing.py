@@ -1,4 +1,4 @@
-"""What has to be closed, and can stand in ``async with``."""
+"""The bases of resources that have to be closed."""
 
 from __future__ import annotations
 
@@ -8,17 +8,38 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["AsyncClosing"]
+__all__ = ["AsyncClosing", "Closing"]
+
+
+class Closing(ABC):
+    """Base class of resources with a ``close`` that blocks; ``with`` calls it."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release all resources. Idempotent."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
 
 
 class AsyncClosing(ABC):
-    """Base of what holds something until it is closed; ``async with`` closes it."""
+    """Base class of resources with an asynchronous ``close``; ``async with`` calls it."""
 
     __slots__ = ()
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of everything. Idempotent."""
+        """Release all resources. Idempotent."""
 
     async def __aenter__(self) -> Self:
         return self

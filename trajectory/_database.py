@@ -1,4 +1,4 @@
-"""The SQLite file behind a store: schema, version check, and errors in our own terms."""
+"""The SQLite file of a store: schema, version check and translation of errors."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
+    "AMENDED",
+    "OUTCOMES",
     "SCHEMA_VERSION",
     "SUFFIX",
     "TURN_BITS",
@@ -27,16 +29,20 @@ __all__ = [
 ]
 
 SUFFIX = ".sqlite"
+AMENDED = "@turn"
+"""The ``source`` of rows in ``signals`` that amend a turn's fields instead of adding signals."""
+OUTCOMES = "outcomes:"
+"""Prefix of the names of derived values that are outcomes of a later scoring."""
 SCHEMA_VERSION = 1
 TURN_BITS = 20
-"""A turn's key is ``session key << TURN_BITS | turn index``: an index finds a session's turns.
+"""A turn's key is ``session key << TURN_BITS | turn index``; an index finds a session's turns.
 
-The rows themselves lie in the order of writing: with the key as primary key, every group of writes
-would touch one page per session instead of one after the other (measured: 15 against 5 us a turn
-at 64 sessions).
+The rows themselves are stored in the order of writing. With the key as the primary key, a group of
+writes would touch one page per session instead of consecutive pages (measured at 64 sessions: 15
+instead of 5 us per turn).
 """
 
-_APPLICATION_ID = 0x54524A47  # "TRJG": tells a store from any other SQLite file
+_APPLICATION_ID = 0x54524A47  # "TRJG": marks the file as a store
 _SCHEMA = """
 CREATE TABLE meta     (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE tasks    (id TEXT PRIMARY KEY, body BLOB NOT NULL);
@@ -55,13 +61,16 @@ CREATE TABLE blobs    (hash TEXT PRIMARY KEY, media_type TEXT NOT NULL, data BLO
 """
 
 
+_DAMAGED = ("no such table", "no such column", "malformed JSON")
+
+
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into ours, with the file's name."""
+    """Translate SQLite's errors into store errors that name the file."""
     try:
         yield
     except sqlite3.OperationalError as error:
-        if "no such table" in str(error) or "no such column" in str(error):
+        if any(sign in str(error) for sign in _DAMAGED):
             raise StoreCorrupt(f"{path}: not a trajgym store, or damaged: {error}") from error
         raise StoreError(f"{path}: {error}") from error
     except sqlite3.DatabaseError as error:
@@ -100,13 +109,27 @@ def connect_reader(path: Path) -> sqlite3.Connection:
     with translated(path):
         _check_length(path)
         uri = f"{path.resolve().as_uri()}?mode=ro"
-        connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
         try:
-            _check_version(connection, path)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+            return _opened(uri, path)
+        except sqlite3.OperationalError:
+            if _log_length(path):
+                raise
+            if os.access(
+                path.parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids
+            ):
+                raise
+            # SQLite can't create its shared-memory index in a read-only directory.
+            return _opened(f"{uri}&immutable=1", path)
+
+
+def _opened(uri: str, path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+    try:
+        _check_version(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:
@@ -122,13 +145,13 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_length(path: Path) -> None:
-    """Notice a file that was cut off, which SQLite itself notices only when it gets there.
+    """Refuse a truncated file; SQLite itself would fail only when it reads the missing pages.
 
-    Pages that the header counts may be missing while they stand in the write-ahead log: a writer
-    copies them from there in order, the header first, and may be doing so now or have been killed
-    in the middle of it. SQLite reads them from the log.
+    Pages that the header counts may be missing from the file while they are in the write-ahead
+    log. A checkpoint copies them in order, the header first, and may be in progress or may have
+    been killed half-way. SQLite reads these pages from the log.
     """
-    for _ in range(2):  # again, for a log that was emptied between the two looks
+    for _ in range(2):  # again, in case a checkpoint finished between the two measurements
         length, expected = _lengths(path)
         if length >= expected or _log_length(path):
             return
@@ -136,7 +159,7 @@ def _check_length(path: Path) -> None:
 
 
 def _take_over_log(connection: sqlite3.Connection, path: Path) -> None:
-    """Copy what a killed writer left in its log into the file; then its length tells the truth."""
+    """Checkpoint the log that a killed writer left, and check the file's length again."""
     if not _log_length(path):
         return
     busy, pages, copied = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
@@ -153,7 +176,7 @@ def _truncated(path: Path, length: int, expected: int) -> StoreCorrupt:
 
 
 def _lengths(path: Path) -> tuple[int, int]:
-    """Return the file's length, and what its header says it is."""
+    """Return the file's length, and the length that its header states."""
     if not path.exists() or path.stat().st_size == 0:
         return 0, 0
     with path.open("rb") as file:
@@ -176,7 +199,7 @@ def _log_length(path: Path) -> int:
 
 
 def lock_path(path: Path) -> Path:
-    """Return the file whose lock the writer holds while it lives."""
+    """Return the file that the writer keeps locked while it runs."""
     return path.with_name(path.name + ".lock")
 
 

@@ -1,12 +1,12 @@
-"""Errors of the whole package grow from one root.
+"""The root of all trajgym exceptions, and the exceptions of this package.
 
 ::
 
     TrajgymError
     ├── InvalidInput (ValueError)      bad data at a boundary; nothing was written
     │   ├── InvalidSession             turns that do not form a session tree
-    │   └── InvalidRow                 a training row that a trainer would mangle
-    ├── ConformanceError               a checker found a promise that is not kept
+    │   └── InvalidRow                 a training row that a trainer would misread
+    ├── ConformanceError               a checker found a broken rule of an interface
     ├── MissingExtra (ImportError)     an optional dependency is not installed
     └── StoreError
         ├── StoreLocked                another process writes this store
@@ -33,27 +33,27 @@ __all__ = [
 
 
 class TrajgymError(Exception):
-    """Root of every error that trajgym raises on purpose."""
+    """Base class of all exceptions that trajgym defines."""
 
 
 class InvalidInput(TrajgymError, ValueError):
-    """Data that does not meet its contract; the message says where and what to do."""
+    """Data does not meet its contract; the message says where, and what to do."""
 
 
 class InvalidSession(InvalidInput):
-    """Turns that do not form a session tree."""
+    """The turns do not form a session tree."""
 
 
 class InvalidRow(InvalidInput):
-    """A training row that breaks an invariant which trainers would silently mangle."""
+    """A training row breaks an invariant that trainers rely on without checking it."""
 
 
 class ConformanceError(TrajgymError):
-    """An implementation does not keep a promise of its interface; the message names it."""
+    """An implementation breaks a rule of its interface; the message names it."""
 
 
 class MissingExtra(TrajgymError, ImportError):
-    """An optional dependency is missing.
+    """An optional dependency is not installed.
 
     Args:
         package: the distribution that could not be imported.

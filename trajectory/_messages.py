@@ -1,4 +1,4 @@
-"""Messages in OpenAI chat form, and the few operations that everything needs on them.
+"""Messages in OpenAI chat form, and the operations on them that several packages share.
 
 A message is a plain ``dict``: it goes to and comes from chat endpoints unchanged. Images are
 content parts whose URL is ``blob:<sha256>``; the bytes live once in the store.
@@ -41,12 +41,12 @@ def check_message(message: object, where: str = "message", *, role: str | None =
     """Return ``message`` if it has the shape of a chat message.
 
     Args:
-        message: what came over the boundary.
-        where: name of the boundary, for the error.
-        role: the only role accepted here, or any.
+        message: the value to check.
+        where: where the value came from, for the error message.
+        role: the only accepted role; None accepts any.
 
     Raises:
-        InvalidInput: not a dict, unknown role, malformed content or tool calls.
+        InvalidInput: the value is not a dict, or its role, content or tool calls are malformed.
     """
     if not isinstance(message, dict):
         raise InvalidInput(
@@ -130,8 +130,8 @@ def blob_hashes(messages: Sequence[Message]) -> Iterator[str]:
 def images_to_user(messages: Sequence[Message]) -> list[Message]:
     """Return the messages with the images of tool results in a user message after them.
 
-    OpenAI's chat endpoint and many chat templates take images from users only. Messages without
-    images in tool results are the same objects.
+    OpenAI's chat endpoint and many chat templates accept images in user messages only. Messages
+    that need no change are returned as the same objects.
     """
     out: list[Message] = []
     lifted: list[dict[str, Any]] = []

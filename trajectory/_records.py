@@ -1,7 +1,7 @@
-"""Records: what a run consists of, as plain slotted objects.
+"""The records that a run consists of, as slotted dataclasses.
 
-The loop that drives sessions builds these thousands of times a second, so they are dataclasses;
-pydantic validates them where they come from a file or a wire (`trajectory/_codec.py`).
+The rollout loop builds thousands of them per second, so they are dataclasses; pydantic validates
+them when they are read from a file or a connection (`trajectory/_codec.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ __all__ = [
     "Attempt",
     "CallResult",
     "CallStatus",
+    "Delivery",
     "Edge",
     "Group",
     "Member",
@@ -28,11 +29,14 @@ __all__ = [
     "Status",
     "StatusKind",
     "Task",
+    "Try",
     "Turn",
     "Usage",
+    "Wire",
 ]
 
 Edge: TypeAlias = Literal["continue", "alternative", "rewrite", "spawn", "return"]
+Delivery: TypeAlias = Literal["delivered", "open", "orphan"]
 CallStatus: TypeAlias = Literal["ok", "error", "invalid", "timeout", "not_executed"]
 StatusKind: TypeAlias = Literal[
     "running", "completed", "truncated", "failed", "interrupted", "cancelled"
@@ -43,12 +47,12 @@ _STRICT = ConfigDict(extra="forbid")
 
 
 class Task(BaseModel):
-    """One problem instance; how it is verified is the environment's business.
+    """One problem instance; the environment decides how it is verified.
 
     Attributes:
-        id: unique in a task set; it names groups, so keep it stable between runs.
-        prompt: the first user message, if the environment does not make it itself.
-        data: whatever the environment needs (records of any shape); JSON values only.
+        id: unique in a task set. Group ids derive from it, so keep it stable between runs.
+        prompt: the first user message, unless the environment builds it.
+        data: what the environment needs; JSON values only.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -61,9 +65,10 @@ class Task(BaseModel):
 class Status(NamedTuple):
     """How an attempt ended. ``str(status)`` is ``completed``, ``truncated:turns``, ``failed:env``.
 
-    ``truncated`` is the agent's own doing (a budget, a deadline, out of memory): it is verified
-    and scored. ``failed`` lies outside the agent's control: it has a cause, no outcome, and stays
-    out of group statistics. Neither is ever written as a reward of zero.
+    ``truncated`` attempts were ended by a limit that the agent reached (a budget, a deadline, out
+    of memory); they are verified and scored. ``failed`` attempts ended for a reason outside the
+    agent's control; they have a cause and no outcome, and are excluded from group statistics.
+    Neither is recorded as a reward of zero.
     """
 
     kind: StatusKind
@@ -72,12 +77,16 @@ class Status(NamedTuple):
     def __str__(self) -> str:
         return f"{self.kind}:{self.detail}" if self.detail else self.kind
 
+    def __format__(self, spec: str) -> str:
+        """Format as a string, with width and alignment."""
+        return format(str(self), spec)
+
     @classmethod
     def parse(cls, text: str) -> Status:
-        """Read the form that ``str`` writes.
+        """Parse the form that ``str`` returns.
 
         Raises:
-            InvalidInput: unknown kind, a missing budget or part, or one where none belongs.
+            InvalidInput: the kind is unknown, its budget or part is missing, or it takes none.
         """
         kind, _, detail = text.partition(":")
         needs_detail = kind in {"truncated", "failed"}
@@ -90,7 +99,7 @@ class Status(NamedTuple):
 
     @property
     def scored(self) -> bool:
-        """True if an outcome belongs to this ending."""
+        """True if an attempt that ended this way has an outcome."""
         return self.kind in {"completed", "truncated"}
 
     @property
@@ -128,12 +137,12 @@ _StatusField: TypeAlias = Annotated[Status, PlainValidator(_status_from_json), P
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What verification found.
+    """The result of verification.
 
     Args:
-        score: the outcome reward, any finite float; 1.0 and 0.0 where it is pass or fail.
+        score: the outcome reward, any finite float; 1.0 or 0.0 where the task is pass or fail.
         passed: whether the task counts as solved.
-        details: facts for people and derivers (failing tests, partial scores); JSON values.
+        details: more for people and derivers (failing tests, partial scores); JSON values.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -145,10 +154,10 @@ class Outcome:
 
 @dataclass(slots=True, kw_only=True)
 class CallResult:
-    """How one tool call of a turn went.
+    """The result of one tool call of a turn.
 
-    ``invalid``: unknown tool or arguments that do not validate. ``error``: the tool refused.
-    ``not_executed``: the episode had ended, or the turn was cut, before this call's place.
+    ``invalid``: the tool is unknown or the arguments do not validate. ``error``: the tool reported
+    an error. ``not_executed``: the episode ended, or the turn was cut, before this call.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -162,22 +171,27 @@ class CallResult:
 
 @dataclass(slots=True, kw_only=True)
 class Usage:
-    """Token counts as the policy reported them (exact turns carry the ids besides)."""
+    """Token counts as the policy reported them (exact turns carry the ids besides).
+
+    ``reasoning_tokens`` are part of ``completion_tokens``; ``cached_tokens``, which the provider
+    read from a prompt cache, are part of ``prompt_tokens``.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int = 0
+    cached_tokens: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
 class Sampling:
-    """Parameters that a turn was sampled with.
+    """The parameters with which a turn was sampled.
 
-    ``logprob_mode`` says what the engine's log-probs mean: ``processed`` (after temperature,
-    before top-k/top-p cuts: what trainers need), ``raw`` (of the untempered model; most servers'
-    default), or ``unknown``.
+    ``logprob_mode`` is the distribution that the engine's log-probs refer to: ``processed`` (after
+    temperature, before top-k and top-p: what trainers need), ``raw`` (before temperature; the
+    default of most servers), or ``unknown``.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -190,13 +204,58 @@ class Sampling:
     logprob_mode: Literal["processed", "raw", "unknown"] = "unknown"
 
 
+class Try(NamedTuple):
+    """A failed try of a call, before the one that succeeded."""
+
+    at: float
+    """Unix time (s) when it began."""
+    seconds: float
+    """How long it took."""
+    cause: str
+    """What went wrong: ``status 503``, ``connection lost``, ``client gone``."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Wire:
+    """How a recording proxy received a turn, and why it placed it in the tree where it did.
+
+    Args:
+        call: id of the response, as the client received it.
+        dialect: ``chat``, ``completions``, ``responses`` or ``messages``.
+        request: digest of path, body and the agent's hints; equal for a repeated request.
+        head: digest of system text, tools, template settings and response format.
+        tools: hash of the blob that holds the tool schemas, empty if none were offered.
+        rule: the rule that placed it, with the reason: ``C``, ``W2:dropped``, ``S2:argument``.
+        inexact: why there are no token ids although they were requested.
+        renamed: the engine's tool call id by the id that the client received.
+        hints: ids that the agent sent (its own session, agent and parent ids).
+        links: other turns that it refers to, by kind: ``summary``, ``duplicate``.
+        tries: earlier tries of the same call that failed.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+
+    call: str
+    dialect: str
+    request: str = ""
+    head: str = ""
+    tools: str = ""
+    rule: str = ""
+    inexact: str = ""
+    renamed: dict[str, str] = field(default_factory=dict)
+    hints: dict[str, str] = field(default_factory=dict)
+    links: dict[str, int] = field(default_factory=dict)
+    tries: list[Try] = field(default_factory=list)
+
+
 @dataclass(slots=True, kw_only=True)
 class Turn:
-    """One policy call and what the environment answered.
+    """One policy call and the environment's response.
 
-    Context is stored as a delta: the policy saw the first ``kept`` messages of the base turn's
-    conversation (all of them if None) followed by ``context``. The base is the causal parent, but
-    for ``return`` it is the nearest ancestor of the same agent, and ``spawn`` starts afresh.
+    Context is stored as a delta: the policy was shown the first ``kept`` messages of the base
+    turn's conversation (all of them if None), followed by ``context``. The base is the causal
+    parent; for a ``return`` edge it is the nearest ancestor of the same agent, and a ``spawn``
+    edge has no base.
 
     Args:
         index: position in the session, from 0, in the order of acknowledgement.
@@ -205,21 +264,29 @@ class Turn:
         attempt: which attempt recorded it (0 unless the session was forked).
         agent: ``main``, or the id of a sub-agent.
         kept: messages kept of the base's conversation; None keeps all.
-        context: messages new to the policy at this turn (the prompt, on a first turn).
-        message: what the policy said.
-        observation: what the environment answered: tool results, or an observation.
+        context: messages that this turn adds to the base (the prompt, on a first turn).
+        message: the assistant message.
+        observation: the environment's response: tool results, or an observation.
         calls: one entry per tool call of ``message``, in order.
         reward: the environment's step reward, None if it gave none.
         done: the environment ended the episode with this turn.
-        signals: facts for derivers; JSON values.
+        signals: values for derivers, by name; JSON values.
         finish: why sampling stopped: ``stop``, ``tool_calls``, ``length``, ``abort``.
-        policy: who spoke, as ``kind:name`` (``scripted:explorer``, ``openai:gpt``, ``engine:m``).
-        synthetic: the ids and log-probs come from a fake engine and train nothing.
+        policy: the policy, as ``kind:name`` (``scripted:explorer``, ``openai:gpt``, ``engine:m``).
+        synthetic: the ids and log-probs come from a fake engine and are not to be trained on.
         tokens: the exact ids; None makes this a text turn.
         snapshot: id of the environment snapshot taken after this turn, if any.
         started_at: Unix time (s) when the policy was called.
-        policy_seconds: time in the policy, pauses left out.
+        policy_seconds: time in the policy, without pauses.
         env_seconds: time in the environment.
+        returns: last turns of sub-agents whose results this turn received, besides the parent.
+        delivery: whether the response reached the agent: ``delivered``; ``open`` until that is
+            known; ``orphan`` if the agent never received it (nothing follows such a turn).
+        role: the purpose of the call: ``main``; ``side:<purpose>`` (a title, a summary), of which
+            rows are built only on request; ``user`` for the turns of a simulated user, which is
+            another policy than the agent's: they have no rows, values or exports.
+        role_reason: why it has this role.
+        wire: how a recording proxy received it; None for sessions that trajgym runs itself.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -247,6 +314,11 @@ class Turn:
     started_at: float = 0.0
     policy_seconds: float = 0.0
     env_seconds: float = 0.0
+    returns: list[int] = field(default_factory=list)
+    delivery: Delivery = "delivered"
+    role: str = "main"
+    role_reason: str = ""
+    wire: Wire | None = None
 
     @property
     def exact(self) -> bool:
@@ -254,8 +326,13 @@ class Turn:
         return self.tokens is not None
 
     @property
+    def simulated(self) -> bool:
+        """True for a turn of a simulated user: it is recorded, and nothing trains on it."""
+        return self.role == "user"
+
+    @property
     def observation_digest(self) -> str:
-        """Digest of the observation; equal observations have equal digests (replay, anchors)."""
+        """Digest of the observation, which replay and state-matching derivers compare."""
         return digest(self.observation)
 
 
@@ -271,9 +348,9 @@ class Attempt:
             fork before the first turn.
         leaf: the last turn of the main agent's path; None if no turn was recorded.
         status: how it ended.
-        cause: what went wrong, for ``failed`` and ``interrupted``; else what cut it.
+        cause: what went wrong, for ``failed`` and ``interrupted``; else the limit that ended it.
         outcome: only where ``status.scored``.
-        error: the traceback, for failures in code.
+        error: the traceback, if an exception ended the attempt.
         ended_at: Unix time (s).
     """
 
@@ -291,14 +368,14 @@ class Attempt:
     def __post_init__(self) -> None:
         if self.outcome is not None and not self.status.scored:
             raise InvalidInput(
-                f"attempt {self.index}: status {self.status} can't carry an outcome: a failure is "
+                f"attempt {self.index}: status {self.status} can't have an outcome: a failure is "
                 "not a score",
             )
 
 
 @dataclass(slots=True, kw_only=True)
 class SessionRecord:
-    """The head of a session.
+    """A session's record, without its turns and attempts.
 
     Args:
         id: unique in the run.
@@ -306,8 +383,8 @@ class SessionRecord:
         env: the environment spec, ``{"id": ..., "config": {...}}``.
         group: id of the group, if it belongs to one.
         sample: which sample of the group's task this is, from 0.
-        seed: what the environment was reset with.
-        tools: JSON schemas shown to the policy.
+        seed: the seed that the environment was reset with.
+        tools: JSON schemas of the tools offered to the policy.
         budgets: the limits in force; JSON values.
         labels: free text by name (policy, sandbox, library version).
         created_at: Unix time (s).
@@ -326,12 +403,17 @@ class SessionRecord:
     labels: dict[str, str] = field(default_factory=dict)
     created_at: float = 0.0
 
+    @property
+    def env_id(self) -> str:
+        """The environment's id; ``(unnamed)`` if the record has none."""
+        return str(self.env.get("id") or "(unnamed)")
+
 
 class Member(NamedTuple):
-    """A session's place in a group.
+    """A session's membership in a group.
 
-    ``left`` is empty while the member counts; otherwise it says why it left (a status such as
-    ``failed:sandbox``, or ``stale``): a group that shrank says so.
+    ``left`` is empty while the member counts in group statistics; otherwise it is the reason why
+    it left: a status such as ``failed:sandbox``, or ``stale``.
     """
 
     session: str
@@ -339,15 +421,15 @@ class Member(NamedTuple):
     left: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False)
 class Group:
     """The unit of group-relative advantages.
 
     Args:
-        id: no underscore (verl splits keys there).
+        id: must not contain an underscore (verl splits keys there).
         task: id of the task that all members attempt.
-        planned: how many samples were wanted.
-        members: every session that belonged, those that left included.
+        planned: the number of samples requested.
+        members: all sessions of the group, including those that left.
         sealed: True once no member will be added; derivers run on sealed groups.
     """
 
@@ -362,6 +444,18 @@ class Group:
     def __post_init__(self) -> None:
         if not self.id or "_" in self.id:
             raise InvalidInput(f"group id {self.id!r} must be non-empty and without underscores")
+
+    def __repr__(self) -> str:
+        state = "sealed" if self.sealed else "open"
+        return (
+            f"<Group {self.id}: task {self.task}, {state}, {len(self.counted)} of {self.planned} "
+            "members count>"
+        )
+
+    def _repr_html_(self) -> str:
+        from trajgym.trajectory._html import group_html  # records are below everything
+
+        return group_html(self)
 
     @property
     def counted(self) -> list[Member]:

@@ -1,6 +1,6 @@
 """Training rows: from a session tree to the arrays that every trainer starts from.
 
-Everything is unshifted: index ``t`` of every array speaks of ``input_ids[t]``.
+Everything is unshifted: index ``t`` of every array describes ``input_ids[t]``.
 """
 
 from __future__ import annotations
@@ -12,12 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trajgym.trajectory._errors import InvalidRow
-from trajgym.trajectory._messages import blob_hashes
+from trajgym.trajectory._media import check_media, shown_media
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from trajgym.trajectory._messages import Message
     from trajgym.trajectory._records import Attempt, Turn
     from trajgym.trajectory._tokens import FloatArray, ImageRef, IntArray, TurnTokens
     from trajgym.trajectory._tree import SessionTree
@@ -28,30 +25,18 @@ __all__ = [
     "Rows",
     "Stamp",
     "TrainingRow",
-    "UnsupportedModality",
     "attempt_turns",
     "build_rows",
-    "validate_row",
 ]
-
-_LOGPROB_SLACK = 1e-3
-
-
-class UnsupportedModality(InvalidRow):
-    """Images or sounds where they can't be trained on.
-
-    An exact turn was shown one whose tokens are not recorded, or a row with images is to go where
-    its pixels can't follow: placeholders without pixels must never train.
-    """
 
 
 class Stamp(NamedTuple):
-    """Where per-token values come from."""
+    """The deriver, settings and group that per-token values come from."""
 
     deriver: str
     settings: dict[str, Any]
     group: str | None = None
-    """The group whose statistics are in them."""
+    """The group whose statistics the values depend on."""
 
 
 class RowSpan(NamedTuple):
@@ -70,7 +55,7 @@ class RowSpan(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """Something that was left out, and why. ``attempt`` is None for a whole session."""
+    """Data that no row was built from, and why; ``attempt`` is None for a whole session."""
 
     session: str
     attempt: int | None
@@ -79,14 +64,14 @@ class Dropped(NamedTuple):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class TrainingRow:
-    """One sequence with what a trainer needs to learn from it.
+    """One token sequence with the arrays that a trainer needs.
 
     Args:
         session: id of the session.
         group: id of its group, if it has one.
         attempt: the first scored attempt that the row's last turn belongs to.
         turns: indices of the turns trained here, in order.
-        input_ids: int32 ``[T]``, as the engine was given and sampled them.
+        input_ids: int32 ``[T]``, exactly the ids that the engine received and sampled.
         loss_mask: bool ``[T]``, True where a sampled token is trained in this row.
         logprobs: float32 ``[T]``, behaviour log-probs (nats), 0.0 where not trained.
         version_low: int32 ``[T]``, oldest policy version that can have sampled the token; -1 where
@@ -98,14 +83,14 @@ class TrainingRow:
         reward_stamp: which deriver made ``reward``; there if and only if ``reward`` is.
         advantage_stamp: the same for ``advantage``.
         images: which token spans stand for which images, in order; they are never trained.
-        spans: the trained turns' tool calls, reasoning and the like, where values over spans go.
-        weight: this row's share of its session's trained tokens; the rows of a session add up to
-            1. A loss that averages per sequence multiplies each row's mean by it and divides by
-            the sum of weights: then every session counts once, into however many rows it was cut.
-            Losses that average over tokens need no weight.
-        temperature: what all its turns were sampled with; None if unrecorded or mixed.
-        logprob_mode: what ``logprobs`` mean, see `Sampling`; ``unknown`` if mixed.
-        synthetic: some of the ids come from a fake engine: train nothing real with this row.
+        spans: tool calls, reasoning and other spans of the trained turns.
+        weight: this row's share of its session's trained tokens; the weights of a session's rows
+            add up to 1. A loss that averages per sequence multiplies each row's mean by it and
+            divides by the sum of weights, so that each session counts once, however many rows it
+            has. Losses that average over tokens need no weight.
+        temperature: the temperature of all its turns; None if unrecorded or mixed.
+        logprob_mode: the distribution of ``logprobs``, see `Sampling`; ``unknown`` if mixed.
+        synthetic: some of the ids come from a fake engine; do not train a real model on this row.
     """
 
     session: str
@@ -150,40 +135,47 @@ class TrainingRow:
 
 
 class Rows(NamedTuple):
-    """What became of a session: its rows, and by name what has none."""
+    """The rows of a session, and the parts of it that have none."""
 
     rows: list[TrainingRow]
     dropped: list[Dropped]
 
 
 def attempt_turns(tree: SessionTree, attempt: Attempt) -> list[int]:
-    """Return the turns of an attempt in order: its path, and sub-agents that never returned."""
+    """Return the turns of an attempt in order, including sub-agents that never returned.
+
+    Turns of simulated users are not among them.
+    """
     turns = {turn.index for turn in tree.trajectory(attempt)}
     turns.update(turn.index for turn in tree.turns if turn.attempt == attempt.index)
-    return sorted(turns)
+    return sorted(index for index in turns if not tree.turns[index].simulated)
 
 
-def build_rows(tree: SessionTree, *, images: bool = False) -> Rows:
+def build_rows(tree: SessionTree, *, images: bool = False, sides: bool = False) -> Rows:
     """Return the training rows of a session's scored attempts.
 
-    A turn goes on in its base's row if its prompt keeps the base's whole sequence, and starts a
-    row otherwise (a rewritten context, a sub-agent, a rival branch). Tokens that rival attempts
-    share are trained in the first of their rows only; inserted ids never; a row ends at its last
-    trained token. Attempts without a score (failed, interrupted, cancelled, running) and turns
-    without a sampled token are named in ``dropped``.
+    A turn continues its base's row if its prompt keeps the base's whole sequence; otherwise (a
+    rewritten context, a sub-agent, a rival branch) it starts a new row. Tokens that rival attempts
+    share are trained in the first of their rows only, and inserted ids in none. A row ends at its
+    last trained token. ``dropped`` lists attempts without a score (failed, interrupted, cancelled,
+    running), responses that never reached the agent, side calls, and turns without a sampled token.
+    Turns of simulated users never have rows, and are not listed.
 
     Args:
         tree: the session.
-        images: the caller hands over the pixels of ``row.images`` with each row. Without them
-            placeholders must not train: a session that shows images is then refused.
+        images: the caller passes the pixels of ``row.images`` on with each row. If False, a
+            session that shows images is refused, because placeholders must not be trained
+            without their pixels.
+        sides: also build rows from side calls (titles, summaries).
 
     Raises:
         InvalidRow: a turn of a scored attempt is a text turn.
-        UnsupportedModality: such a turn was shown images and ``images`` is False, other images
-            than its ids stand for, or something that is neither text nor image.
+        UnsupportedModality: such a turn was shown images while ``images`` is False, images other
+            than those that its ids stand for, or content that is neither text nor image.
         InvalidSession: a token delta does not fit its base.
     """
     owners, dropped = _owners(tree)
+    dropped += _leave_out(tree, owners, sides=sides)
     rows: list[TrainingRow] = []
     for chain in _chains(tree, owners, images=images):
         row = _assemble(tree, chain, owners[chain[-1].index])
@@ -197,7 +189,7 @@ def build_rows(tree: SessionTree, *, images: bool = False) -> Rows:
 
 
 def _owners(tree: SessionTree) -> tuple[list[int], list[Dropped]]:
-    """Return for each turn the first scored attempt that holds it (-1: none), and who has none."""
+    """Return the first scored attempt that contains each turn (-1: none), and what is dropped."""
     owners = [-1] * len(tree.turns)
     dropped: list[Dropped] = []
     for attempt in tree.attempts:
@@ -214,8 +206,28 @@ def _owners(tree: SessionTree) -> tuple[list[int], list[Dropped]]:
     return owners, dropped
 
 
+def _leave_out(tree: SessionTree, owners: list[int], *, sides: bool) -> list[Dropped]:
+    """Remove turns that no row is built from from their owners; return them with the reason."""
+    dropped: list[Dropped] = []
+    for turn in tree.turns:
+        if turn.simulated:
+            owners[turn.index] = -1
+            continue
+        if turn.delivery == "orphan":
+            reason = "its answer never reached the agent"
+        elif turn.role != "main" and not sides:
+            reason = f"a call for {turn.role}"
+        else:
+            continue
+        if owners[turn.index] >= 0:
+            reason = f"turn {turn.index}: {reason}"
+            dropped.append(Dropped(tree.record.id, owners[turn.index], reason))
+            owners[turn.index] = -1
+    return dropped
+
+
 def _chains(tree: SessionTree, owners: list[int], *, images: bool) -> list[list[Turn]]:
-    """Return the turns that share a row, for each row, in order of the rows' first turns."""
+    """Return the turns of each row, in the order of the rows' first turns."""
     chains: list[list[Turn]] = []
     ends_at: dict[int, list[Turn]] = {}
     sizes = [0] * len(tree.turns)
@@ -232,8 +244,8 @@ def _chains(tree: SessionTree, owners: list[int], *, images: bool) -> list[list[
                 "never re-tokenise text; export it as sft or preference data",
             )
         base = tree.base(turn)
-        if _shown_media(turn, base) or tokens.images or (base and base.index in pictured):
-            _check_media(tree, turn, allowed=images)
+        if shown_media(turn, base) or tokens.images or (base and base.index in pictured):
+            check_media(tree, turn, allowed=images)
             pictured.add(index)
         chain = None
         if base is not None and tokens.prompt_kept == sizes[base.index]:
@@ -243,58 +255,8 @@ def _chains(tree: SessionTree, owners: list[int], *, images: bool) -> list[list[
             chains.append(chain)
         chain.append(turn)
         ends_at[index] = chain
-        sizes[index] = tokens.prompt_kept + tokens.prompt_ids.size + tokens.response_ids.size
+        sizes[index] = tokens.end
     return chains
-
-
-def _shown_media(turn: Turn, base: Turn | None) -> bool:
-    """Return whether something other than text was new to the policy at this turn."""
-    new = turn.context if base is None else [*base.observation, *turn.context]
-    return any(
-        part.get("type") != "text"
-        for message in new
-        if type(message.get("content")) is list
-        for part in message["content"]
-    )
-
-
-def _check_media(tree: SessionTree, turn: Turn, *, allowed: bool) -> None:
-    """Refuse a turn whose ids do not stand for exactly the images that its messages show."""
-    where = f"session {tree.record.id}: turn {turn.index}"
-    context = tree.context(turn)
-    for part in _media(context):
-        if part.get("type") != "image_url":
-            raise UnsupportedModality(
-                f"{where} was shown a {part.get('type')!r} part, which no row can hold; export the "
-                "session as sft or preference data",
-            )
-    shown, held = list(blob_hashes(context)), [image.blob for image in tree.images(turn)]
-    if len(shown) != sum(1 for _ in _media(context)) or (shown and not held):
-        raise UnsupportedModality(
-            f"{where} was shown an 'image_url' part; which ids stand for it is not recorded, so it "
-            "has no training row; sample with a VisionRenderer, or export the session as sft or "
-            "preference data",
-        )
-    if shown != held:
-        raise UnsupportedModality(
-            f"{where} was shown {len(shown)} images ({_short(shown)}), but its ids stand for "
-            f"{len(held)} ({_short(held)}): they must be the same, in the same order",
-        )
-    if held and not allowed:
-        raise UnsupportedModality(
-            f"{where} was shown {len(held)} images, and their pixels do not go along here: their "
-            "placeholders must not train without them",
-        )
-
-
-def _media(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
-    for message in messages:
-        if type(message.get("content")) is list:
-            yield from (part for part in message["content"] if part.get("type") != "text")
-
-
-def _short(blobs: Sequence[str]) -> str:
-    return ", ".join(blob[:12] for blob in blobs[:4]) + (", ..." if len(blobs) > 4 else "")
 
 
 class _Run(NamedTuple):
@@ -418,128 +380,3 @@ def _share_weight(rows: list[TrainingRow]) -> None:
     total = sum(trained)
     for row, count in zip(rows, trained, strict=True):
         row.weight = count / total
-
-
-_DTYPES = (
-    ("input_ids", np.int32),
-    ("loss_mask", np.bool_),
-    ("logprobs", np.float32),
-    ("version_low", np.int32),
-    ("version_high", np.int32),
-    ("turn_ids", np.int32),
-    ("reward", np.float32),
-    ("advantage", np.float32),
-)
-
-
-def validate_row(row: TrainingRow) -> None:
-    """Refuse a row that a trainer would take and silently mangle.
-
-    Raises:
-        InvalidRow: arrays of other shapes or dtypes; nothing masked at the start or something
-            masked at the end; log-probs, versions, turn ids or spans that disagree with the mask;
-            a reward off its turn's or span's last sampled token; values that are not finite or
-            have no stamp.
-    """
-    try:
-        _check_shapes(row)
-        _check_ids(row)
-        _check_mask(row)
-        _check_spans(row)
-        _check_behaviour(row)
-        _check_values(row)
-    except InvalidRow as error:
-        raise InvalidRow(f"row of session {row.session}, turns {list(row.turns)}: {error}") from (
-            None
-        )
-
-
-def _require(ok: bool | np.bool_, message: str) -> None:
-    if not ok:
-        raise InvalidRow(message)
-
-
-def _check_shapes(row: TrainingRow) -> None:
-    shape = (row.input_ids.size,)
-    _require(shape[0] >= 2, "a row needs a prompt token and a trained one")
-    for name, dtype in _DTYPES:
-        array = getattr(row, name)
-        if array is None and name in {"reward", "advantage"}:
-            continue
-        _require(
-            isinstance(array, np.ndarray) and array.dtype == dtype and array.shape == shape,
-            f"{name} must be {np.dtype(dtype).name} of shape {shape}, got "
-            f"{getattr(array, 'dtype', type(array).__name__)} {getattr(array, 'shape', '')}",
-        )
-
-
-def _check_ids(row: TrainingRow) -> None:
-    _require(row.input_ids.min() >= 0, "input_ids holds a negative id")
-    _require(np.isfinite(row.weight) and row.weight > 0, f"weight is {row.weight}; use (0, 1]")
-    end = 0
-    for image in row.images:
-        _require(
-            end <= image.start < image.end <= len(row),
-            f"image {image.blob[:12]} spans [{image.start}, {image.end}) of {len(row)} tokens, the "
-            f"image before it ends at {end}",
-        )
-        _require(
-            not row.loss_mask[image.start : image.end].any(),
-            f"image {image.blob[:12]}: placeholders at [{image.start}, {image.end}) are trained",
-        )
-        end = image.end
-
-
-def _check_mask(row: TrainingRow) -> None:
-    mask = row.loss_mask
-    _require(not mask[0], "loss_mask[0] is set: a first token has nothing to be predicted from")
-    _require(mask[-1], "ends on a masked token: cut it after its last trained token")
-    _require(
-        np.array_equal(row.turn_ids >= 0, mask) and row.turn_ids.min() >= -1,
-        "turn_ids must be a turn index where loss_mask is set and -1 elsewhere",
-    )
-    trained = row.turn_ids[row.turn_ends]
-    _require(
-        trained.tolist() == list(row.turns) and len(set(row.turns)) == len(row.turns),
-        f"turns are {list(row.turns)} but turn_ids hold {trained.tolist()}",
-    )
-
-
-def _check_spans(row: TrainingRow) -> None:
-    for span in row.spans:
-        _require(
-            0 <= span.start < span.end <= len(row) and span.turn in row.turns,
-            f"{span} does not lie in a trained turn of {len(row)} tokens",
-        )
-
-
-def _check_behaviour(row: TrainingRow) -> None:
-    mask = row.loss_mask
-    low, high = row.version_low, row.version_high
-    _require(np.isfinite(row.logprobs).all(), "logprobs are not all finite")
-    _require(row.logprobs.max() <= _LOGPROB_SLACK, "a log-prob is above 0")
-    _require(not row.logprobs[~mask].any(), "logprobs must be 0.0 where loss_mask is not set")
-    _require(
-        np.array_equal(low >= 0, mask) and np.array_equal(high >= 0, mask),
-        "versions must be >= 0 exactly where loss_mask is set",
-    )
-    _require((low <= high).all(), "version_low is above version_high")
-    _require(min(low.min(), high.min()) >= -1, "versions are -1 where loss_mask is not set")
-
-
-def _check_values(row: TrainingRow) -> None:
-    for name in ("reward", "advantage"):
-        array, stamp = getattr(row, name), getattr(row, f"{name}_stamp")
-        _require((array is None) == (stamp is None), f"{name} and {name}_stamp go together")
-        _require(array is None or np.isfinite(array).all(), f"{name} is not all finite")
-    if row.reward is not None:
-        elsewhere = row.reward.copy()
-        elsewhere[row.turn_ends] = 0.0
-        elsewhere[[row.last_trained(span) for span in row.spans]] = 0.0
-        _require(
-            not elsewhere.any(),
-            f"reward at token {int(np.argmax(elsewhere != 0))}: the reward of a turn or span sits "
-            "on its last sampled token",
-        )
-    if row.advantage is not None:
-        _require(not row.advantage[~row.loss_mask].any(), "advantage on an untrained token")

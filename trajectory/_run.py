@@ -1,13 +1,17 @@
-"""The store's reading end: one run, from one file or several, also while it is written."""
+"""Reading a run from one or several store files, also while they are being written."""
 
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from trajgym.trajectory._codec import decode, decode_turn
+from trajgym.trajectory._closing import Closing
+from trajgym.trajectory._codec import decode, decode_turn, replace_surrogates
 from trajgym.trajectory._database import (
+    AMENDED,
+    OUTCOMES,
     SUFFIX,
     TURN_BITS,
     connect_reader,
@@ -15,61 +19,82 @@ from trajgym.trajectory._database import (
     translated,
 )
 from trajgym.trajectory._errors import InvalidInput, StoreCorrupt, StoreError
-from trajgym.trajectory._records import Attempt, Group, SessionRecord, Status, Task, Turn
+from trajgym.trajectory._html import run_html
+from trajgym.trajectory._records import Attempt, Group, Outcome, SessionRecord, Status, Task, Turn
 from trajgym.trajectory._tree import SessionTree
 
 if TYPE_CHECKING:
     import os
+    import sqlite3
     from collections.abc import Iterator
-    from types import TracebackType
 
-__all__ = ["Annotation", "Blob", "Run", "SessionSummary"]
+__all__ = ["Annotation", "AttemptSummary", "Blob", "Run", "SessionSummary"]
 
 _T = TypeVar("_T")
 _PAGE = 256
-"""Rows fetched at once while streaming: no read transaction stays open between pages."""
+"""Rows per page while streaming; no read transaction stays open between pages."""
 
 
 class Blob(NamedTuple):
-    """Stored bytes and what they are."""
+    """Stored bytes and their media type."""
 
     data: bytes
     media_type: str
 
 
 class Annotation(NamedTuple):
-    """What an annotator found about a turn."""
+    """The signals that an annotator added to a turn."""
 
     turn: int
     source: str
-    """Who says so."""
+    """The annotator."""
     signals: dict[str, Any]
 
 
 class SessionSummary(NamedTuple):
-    """What a listing needs, read without decoding turns."""
+    """A session without its turns, for listings."""
 
     record: SessionRecord
     attempts: list[Attempt]
     turns: int
 
 
-class Run:
-    """Reads a run. Iterating streams: memory does not grow with the run.
+class AttemptSummary(NamedTuple):
+    """How one attempt ended, for listings of large runs."""
 
-    Attempts without an end read ``running`` while a living process writes their file, else
-    ``interrupted``.
+    session: str
+    """Id of the session."""
+    task: str
+    sample: int
+    attempt: int
+    status: Status
+    score: float | None
+    """None without an outcome."""
+    passed: bool
+    cause: str
+    turns: int
+    """Number of turns of the session."""
+
+
+class Run(Closing):
+    """Reads a run. Iteration streams, so memory use does not grow with the size of the run.
+
+    Attempts without an end are reported as ``running`` while a live process writes their file,
+    and as ``interrupted`` otherwise.
 
     Args:
         path: a run directory (all ``*.sqlite`` files in it), or one such file.
+        outcomes: show these outcomes, which a later scoring kept under a name, in place of the
+            recorded ones.
 
     Raises:
-        StoreError: nothing is there.
+        StoreError: there is no run at ``path``.
+        InvalidInput: a scored attempt has no outcome of that name; raised when it is read.
         StoreCorrupt: a file is damaged or is not a store.
         StoreSchemaMismatch: a file needs another version of this library.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, outcomes: str | None = None) -> None:
         self.path = Path(path)
         files = [self.path] if self.path.suffix == SUFFIX else sorted(self.path.glob(f"*{SUFFIX}"))
         if not files:
@@ -77,14 +102,14 @@ class Run:
         self._shards: list[_Shard] = []
         try:
             for file in files:
-                self._shards.append(_Shard(file))
+                self._shards.append(_Shard(file, outcomes))
         except BaseException:
             self.close()
             raise
 
     @property
     def files(self) -> list[Path]:
-        """The files that the run consists of; each has a writer of its own."""
+        """The files that the run consists of; each has its own writer."""
         return [shard.path for shard in self._shards]
 
     def sessions(self) -> Iterator[SessionTree]:
@@ -107,11 +132,18 @@ class Run:
     def summaries(self) -> Iterator[SessionSummary]:
         """Yield every session without its turns, in the order in which they began."""
         for shard in self._shards:
-            for key, record in shard.heads():
-                yield SessionSummary(record, shard.attempts(key, turns=None), shard.count(key))
+            yield from shard.summaries()
+
+    def attempt_summaries(self) -> Iterator[AttemptSummary]:
+        """Yield one line per attempt, by session, in the order in which the sessions began.
+
+        Only what a line contains is decoded, which is several times as fast as :meth:`summaries`.
+        """
+        for shard in self._shards:
+            yield from shard.attempt_summaries()
 
     def tasks(self) -> Iterator[Task]:
-        """Yield the tasks of the run; one that several files hold comes once."""
+        """Yield the tasks of the run; a task stored in several files is yielded once."""
         seen: set[str] = set()
         for shard in self._shards:
             for task in shard.all(Task, "SELECT body FROM tasks ORDER BY rowid"):
@@ -142,33 +174,55 @@ class Run:
                 return Blob(*row)
         raise InvalidInput(f"{self.path}: no blob {name}")
 
+    def blobs(self) -> Iterator[str]:
+        """Yield the names (sha256, hex) of the stored blobs, sorted within each file."""
+        seen: set[str] = set()
+        for shard in self._shards:
+            last = ""
+            sql = "SELECT hash FROM blobs WHERE hash > ? ORDER BY hash LIMIT ?"
+            while page := shard.query(sql, last, _PAGE):
+                for (last,) in page:
+                    if last not in seen:
+                        seen.add(last)
+                        yield last
+
     def derived(self, session_id: str) -> dict[str, bytes]:
-        """Return what derivers computed for a session, by name."""
+        """Return the values that derivers stored for a session, by name."""
         for shard in self._shards:
             if (key := shard.locate(session_id)) is not None:
-                sql = "SELECT name, body FROM derived WHERE session = ? ORDER BY name"
-                return dict(shard.query(sql, key))
+                return shard.derived(key)
+        return {}
+
+    def outcomes(self, session_id: str) -> dict[str, dict[int, Outcome]]:
+        """Return what later scorings found for a session: by name, then by attempt.
+
+        The recorded outcomes are not among them; they are the attempts' own.
+        """
+        for shard in self._shards:
+            if (key := shard.locate(session_id)) is not None:
+                return shard.outcomes(key)
         return {}
 
     def annotations(self, session_id: str) -> list[Annotation]:
-        """Return what annotators added to a session's turns, in the order of writing.
+        """Return the signals that annotators added to a session's turns, in the order of writing.
 
-        The turns' own ``signals`` hold the same, merged: a later value replaces an earlier one.
+        A turn's ``signals`` contain them merged; a later value replaces an earlier one.
         """
         for shard in self._shards:
             if (key := shard.locate(session_id)) is not None:
                 return [
                     Annotation(index, source, json.loads(body))
                     for index, source, body in shard.signals(key)
+                    if source != AMENDED
                 ]
         return []
 
     def meta(self) -> dict[str, str]:
-        """Return the facts that were kept about the run."""
+        """Return the run's metadata."""
         return {key: value for shard in self._shards for key, value in shard.query(_META)}
 
     def check(self) -> list[str]:
-        """Read everything and return what is wrong, one sentence each; empty if sound."""
+        """Read everything and return one sentence per problem; an empty list if there is none."""
         problems: list[str] = []
         for shard in self._shards:
             try:
@@ -202,36 +256,82 @@ class Run:
                 attempts = shard.attempts(key, turns=list(shard.turns(key)))
                 yield session_id, attempts[number]
 
+    def __repr__(self) -> str:
+        return f"<Run {str(self.path)!r}>"
+
+    def _repr_html_(self) -> str:
+        return run_html(str(self.path), self.summaries(), self.groups())
+
     def close(self) -> None:
-        """Close the files. Idempotent."""
+        """Close the files. Idempotent; a query in another thread is waited for."""
         for shard in self._shards:
-            shard.connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+            shard.close()
 
 
 _META = "SELECT key, value FROM meta ORDER BY key"
+_SUMMARY_PAGE = 1024
+_TURN_MASK = (1 << TURN_BITS) - 1
+_LAST_TURN = (
+    f"(SELECT max(turns.key) FROM turns WHERE turns.key >= sessions.key << {TURN_BITS} "  # noqa: S608 - a constant
+    f"AND turns.key < (sessions.key + 1) << {TURN_BITS})"
+)
+_SUMMARIES = f"SELECT key, body, {_LAST_TURN} FROM sessions WHERE key > ? ORDER BY key LIMIT ?"  # noqa: S608
+_LINES = (
+    f"SELECT session, number, id, {_LAST_TURN}, "  # noqa: S608
+    "json_extract(CAST(sessions.body AS TEXT), '$.task', '$.sample'), "
+    "json_extract(CAST(attempts.body AS TEXT), "
+    "'$.status', '$.outcome.score', '$.outcome.passed', '$.cause') "
+    "FROM attempts JOIN sessions ON sessions.key = session "
+    "WHERE (session, number) > (?, ?) ORDER BY session, number LIMIT ?"
+)
+_ATTEMPTS = (
+    "SELECT session, body FROM attempts WHERE session > ? AND session <= ? ORDER BY session, number"
+)
+
+
+def _turns(last: int | None) -> int:
+    """Return the number of a session's turns from the key of the last one."""
+    return 0 if last is None else (last & _TURN_MASK) + 1
+
+
+def _attempt_summaries(summary: SessionSummary) -> Iterator[AttemptSummary]:
+    record = summary.record
+    for attempt in summary.attempts:
+        yield AttemptSummary(
+            record.id,
+            record.task,
+            record.sample,
+            attempt.index,
+            attempt.status,
+            None if attempt.outcome is None else attempt.outcome.score,
+            attempt.outcome is not None and attempt.outcome.passed,
+            attempt.cause,
+            summary.turns,
+        )
 
 
 class _Shard:
     """One file of a run."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, outcomes: str | None = None) -> None:
         self.path = path
-        self.connection = connect_reader(path)
+        self._outcomes = outcomes
+        self._connection: sqlite3.Connection | None = connect_reader(path)
+        # SQLite crashes if a connection is closed while another thread uses it.
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
 
     def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        with translated(self.path):
-            return self.connection.execute(sql, values).fetchall()
+        texts = [replace_surrogates(v) if type(v) is str else v for v in values]
+        with self._lock, translated(self.path):
+            if self._connection is None:
+                raise StoreError(f"{self.path}: the run is closed")
+            return self._connection.execute(sql, texts).fetchall()
 
     def all(self, kind: type[_T], sql: str) -> Iterator[_T]:
         offset = 0
@@ -247,6 +347,50 @@ class _Shard:
             for last, body in page:
                 yield last, self._decode(SessionRecord, body)
 
+    def summaries(self) -> Iterator[SessionSummary]:
+        last = 0
+        while page := self.query(_SUMMARIES, last, _SUMMARY_PAGE):
+            before, last = last, page[-1][0]
+            attempts: dict[int, list[Attempt]] = {}
+            for key, body in self.query(_ATTEMPTS, before, last):
+                attempts.setdefault(key, []).append(self._decode(Attempt, body))
+            for key, body, turn in page:
+                own = self._ends(key, attempts.get(key, []))
+                record = self._decode(SessionRecord, body)
+                yield SessionSummary(record, own, _turns(turn))
+
+    def attempt_summaries(self) -> Iterator[AttemptSummary]:
+        if self._outcomes is not None:
+            for summary in self.summaries():
+                yield from _attempt_summaries(summary)
+            return
+        statuses: dict[str, Status] = {}
+        place = (0, -1)
+        while page := self.query(_LINES, *place, _SUMMARY_PAGE):
+            place = page[-1][:2]
+            decoded = json.loads(f"[{','.join([f'{row[4]},{row[5]}' for row in page])}]")
+            heads, ends = decoded[::2], decoded[1::2]
+            for (_, attempt, session, turn, _, _), (task, sample), end in zip(
+                page, heads, ends, strict=True
+            ):
+                text, score, passed, cause = end
+                status = statuses.get(text)
+                if status is None:
+                    status = statuses[text] = Status.parse(text or str(Attempt().status))
+                if not status.ended and not has_writer(self.path):
+                    status = Status("interrupted")
+                yield AttemptSummary(
+                    session=session,
+                    task=task,
+                    sample=sample or 0,
+                    attempt=attempt,
+                    status=status,
+                    score=score,
+                    passed=bool(passed),
+                    cause=cause or "",
+                    turns=_turns(turn),
+                )
+
     def head(self, key: int) -> SessionRecord:
         ((body,),) = self.query("SELECT body FROM sessions WHERE key = ?", key)
         return self._decode(SessionRecord, body)
@@ -258,7 +402,7 @@ class _Shard:
     def count(self, key: int) -> int:
         sql = "SELECT max(key) FROM turns WHERE key >= ? AND key < ?"
         ((last,),) = self.query(sql, key << TURN_BITS, (key + 1) << TURN_BITS)
-        return 0 if last is None else (last & ((1 << TURN_BITS) - 1)) + 1
+        return _turns(last)
 
     def turns(self, key: int) -> Iterator[Turn]:
         sql = "SELECT key, body, tokens FROM turns WHERE key >= ? AND key < ? ORDER BY key"
@@ -266,40 +410,84 @@ class _Shard:
             try:
                 yield decode_turn(body, tokens)
             except InvalidInput as error:
-                index = turn_key & ((1 << TURN_BITS) - 1)
+                index = turn_key & _TURN_MASK
                 raise StoreCorrupt(
                     f"{self.path}: session key {key}, turn {index}: {error}"
                 ) from error
 
     def tree(self, key: int, record: SessionRecord) -> SessionTree:
         turns = list(self.turns(key))
-        for index, _, body in self.signals(key):
-            if index < len(turns):
+        for index, source, body in self.signals(key):
+            if index >= len(turns):
+                continue
+            if source == AMENDED:
+                for name, value in json.loads(body).items():
+                    setattr(turns[index], name, value)
+            else:
                 turns[index].signals.update(json.loads(body))
+        attempts = self.attempts(key, turns=turns)
         try:
-            return SessionTree(record, turns, self.attempts(key, turns=turns))
+            return SessionTree(record, turns, attempts)
         except InvalidInput as error:
             raise StoreCorrupt(f"{self.path}: {error}") from error
 
     def signals(self, key: int) -> Iterator[tuple[int, str, bytes]]:
         sql = "SELECT turn, source, body FROM signals WHERE turn >= ? AND turn < ? ORDER BY key"
         for turn, source, body in self.query(sql, key << TURN_BITS, (key + 1) << TURN_BITS):
-            yield turn & ((1 << TURN_BITS) - 1), source, body
+            yield turn & _TURN_MASK, source, body
 
     def attempts(self, key: int, *, turns: list[Turn] | None) -> list[Attempt]:
+        """Return a session's attempts; leaves of running ones are found in ``turns``, if given."""
         sql = "SELECT body FROM attempts WHERE session = ? ORDER BY number"
         attempts = [self._decode(Attempt, body) for (body,) in self.query(sql, key)]
-        for attempt in attempts:
-            if attempt.status.ended:
-                continue
-            if not has_writer(self.path):
-                attempt.status = Status("interrupted")
-            if turns is not None:
-                own = [t.index for t in turns if t.attempt == attempt.index and t.agent == "main"]
-                attempt.leaf = own[-1] if own else attempt.forked_at
+        running = [attempt for attempt in attempts if not attempt.status.ended]
+        self._ends(key, attempts)
+        if turns is None:
+            return attempts
+        for attempt in running:
+            own = [t.index for t in turns if t.attempt == attempt.index and t.agent == "main"]
+            attempt.leaf = own[-1] if own else attempt.forked_at
         return attempts
 
-    def _decode(self, kind: type[_T], body: bytes) -> _T:
+    def _ends(self, key: int, attempts: list[Attempt]) -> list[Attempt]:
+        """Change how a session's attempts ended to what is known now; return them."""
+        if self._outcomes is not None:
+            self._replace_outcomes(key, attempts, self._outcomes)
+        for attempt in attempts:
+            if not attempt.status.ended and not has_writer(self.path):
+                attempt.status = Status("interrupted")
+        return attempts
+
+    def derived(self, key: int) -> dict[str, bytes]:
+        sql = "SELECT name, body FROM derived WHERE session = ? ORDER BY name"
+        rows = self.query(sql, key)
+        return {name: body for name, body in rows if not name.startswith(OUTCOMES)}
+
+    def outcomes(self, key: int) -> dict[str, dict[int, Outcome]]:
+        sql = "SELECT name, body FROM derived WHERE session = ? ORDER BY name"
+        return {
+            name.removeprefix(OUTCOMES): {
+                int(attempt): self._decode(Outcome, json.dumps(outcome))
+                for attempt, outcome in json.loads(body).items()
+            }
+            for name, body in self.query(sql, key)
+            if name.startswith(OUTCOMES)
+        }
+
+    def _replace_outcomes(self, key: int, attempts: list[Attempt], name: str) -> None:
+        found = self.outcomes(key).get(name, {})
+        for attempt in attempts:
+            if attempt.outcome is None:
+                continue
+            if attempt.index not in found:
+                raise InvalidInput(
+                    f"{self.path}: session {self.head(key).id}, attempt {attempt.index}: there is "
+                    f"no outcome {name!r}: score the run again under that name first "
+                    "(trajgym rescore)",
+                )
+            attempt.outcome = found[attempt.index]
+
+    def _decode(self, kind: type[_T], body: bytes | str) -> _T:
         try:
             return decode(kind, body)
         except InvalidInput as error:

@@ -1,4 +1,4 @@
-"""The store's writing end: durable, grouped, one writer per file."""
+"""Durable writing of a run: writes are grouped into transactions; each file has one writer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import math
 import os
 import sqlite3
 import threading
@@ -17,8 +18,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
-from trajgym.trajectory._codec import encode, encode_turn
+from trajgym.trajectory._closing import Closing
+from trajgym.trajectory._codec import encode, encode_turn, replace_surrogates, to_jsonable
 from trajgym.trajectory._database import (
+    AMENDED,
+    OUTCOMES,
     SUFFIX,
     TURN_BITS,
     connect_writer,
@@ -26,7 +30,16 @@ from trajgym.trajectory._database import (
     translated,
 )
 from trajgym.trajectory._errors import InvalidInput, StoreError, StoreLocked
-from trajgym.trajectory._records import Attempt, Group, SessionRecord, Status, Task, Turn
+from trajgym.trajectory._records import (
+    Attempt,
+    Delivery,
+    Group,
+    Outcome,
+    SessionRecord,
+    Status,
+    Task,
+    Turn,
+)
 from trajgym.trajectory._run import Run
 
 if TYPE_CHECKING:
@@ -36,6 +49,9 @@ if TYPE_CHECKING:
 __all__ = ["Ack", "Store"]
 
 _log = logging.getLogger(__name__)
+_ADD_SIGNALS = "INSERT INTO signals (turn, source, body) VALUES (?, ?, ?)"
+_LAZY_SECONDS = 0.05
+"""How long a write that nothing waits for is held back, to share a transaction."""
 
 
 class _Write(NamedTuple):
@@ -45,9 +61,9 @@ class _Write(NamedTuple):
 
 
 class Ack:
-    """The promise of one write: await it, or :meth:`wait` for it; then it is durable.
+    """The pending result of one write: await it or call :meth:`wait`; then the write is durable.
 
-    A cancelled waiter does not cancel the write.
+    Cancelling the wait does not cancel the write.
     """
 
     __slots__ = ("_done", "_error", "_lock", "_store", "_waiters")
@@ -72,6 +88,7 @@ class Ack:
 
     def __await__(self) -> Generator[Any, None, None]:
         if not self._done:
+            self._store._expedite()
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             if self._add(future):
                 yield from future
@@ -82,7 +99,7 @@ class Ack:
         """Block until the write is durable.
 
         Raises:
-            StoreError: it failed, or ``timeout`` seconds passed.
+            StoreError: the write failed, or did not finish within ``timeout`` seconds.
         """
         event = threading.Event()
         self._store.wake()
@@ -92,21 +109,22 @@ class Ack:
             raise self._error
 
 
-class Store:
-    """Writes sessions to a file, append-only, so that what it acknowledged survives SIGKILL.
+class Store(Closing):
+    """Appends sessions to a file; acknowledged writes survive SIGKILL.
 
-    Every method that writes returns an :class:`Ack` at once; a thread of the store groups waiting
-    writes into transactions. Turns, sessions, signals and blobs are only ever added; a group's and
-    an attempt's state and derived values are replaced by their newer state.
+    Every method that writes returns an :class:`Ack` immediately; a thread groups pending writes
+    into transactions. Turns, sessions, signals and blobs are only added; groups, attempts and
+    derived values are replaced by their newer state.
 
     Args:
         path: a run directory, or a file that ends in ``.sqlite`` (one shard of a run).
-        durability: ``process`` survives the death of the process at any moment; ``power`` also
-            survives power loss, at the price of a disk flush per group of writes.
+        durability: with ``process``, acknowledged writes survive the death of the process at any
+            moment; with ``power`` also power loss, at the cost of a disk flush per group of writes.
 
     Raises:
-        StoreLocked: another process, or this one, writes the same file.
-        StoreCorrupt: the file is damaged or something else.
+        StoreError: the directory can't be written.
+        StoreLocked: this or another process already has the file open for writing.
+        StoreCorrupt: the file is damaged or is not a store.
         StoreSchemaMismatch: the file needs another version of this library.
     """
 
@@ -118,8 +136,11 @@ class Store:
     ) -> None:
         given = Path(path)
         self.path = given if given.suffix == SUFFIX else given / f"store{SUFFIX}"
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock_descriptor = _lock(self.path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock_descriptor = _lock(self.path)
+        except OSError as error:
+            raise StoreError(f"{self.path}: can't be written: {error}") from error
         try:
             self._connection = connect_writer(self.path, power_safe=durability == "power")
         except BaseException:
@@ -129,6 +150,7 @@ class Store:
         self._wake = threading.Condition(self._mutex)
         self._pending: list[_Write] = []
         self._announced = False
+        self._delayed: asyncio.TimerHandle | None = None
         self._closing = False
         self._broken: StoreError | None = None
         self._keys: dict[str, int] = {}
@@ -146,35 +168,39 @@ class Store:
 
     # Writing ------------------------------------------------------------------------------
 
-    def put_task(self, task: Task) -> Ack:
-        """Keep a task; the same id again must be the same task and is ignored."""
-        return self._write("INSERT OR IGNORE INTO tasks VALUES (?, ?)", task.id, encode(task))
+    def put_task(self, task: Task, *, replace: bool = False) -> Ack:
+        """Store a task; a stored task with the same id is kept, unless ``replace``."""
+        kind = "REPLACE" if replace else "IGNORE"
+        return self._write(f"INSERT OR {kind} INTO tasks VALUES (?, ?)", task.id, encode(task))  # noqa: S608
 
     def put_group(self, group: Group) -> Ack:
-        """Keep a group, or its newer state (members, sealed)."""
-        return self._write("INSERT OR REPLACE INTO groups VALUES (?, ?)", group.id, encode(group))
+        """Store a group, or its newer state (members, sealed)."""
+        body = encode(group)
+        return self._write("INSERT OR REPLACE INTO groups VALUES (?, ?)", group.id, body)
 
     def begin_session(self, record: SessionRecord) -> Ack:
-        """Keep a session's head and its attempt 0, running.
+        """Store a session's record and its attempt 0 with status ``running``.
 
         Raises:
-            InvalidInput: a session of that id was begun here before.
+            InvalidInput: the store already has a session with that id.
         """
+        body = encode(record)  # first: it cleans the id
         if record.id in self._keys:
             raise InvalidInput(f"session {record.id!r} is in this store already")
         self._keys[record.id] = key = self._next_key
         self._next_key += 1
         self._next_turn[record.id] = 0
-        ack = self._write("INSERT INTO sessions VALUES (?, ?, ?)", key, record.id, encode(record))
+        ack = self._write("INSERT INTO sessions VALUES (?, ?, ?)", key, record.id, body)
         self.put_attempt(record.id, Attempt())
         return ack
 
     def append_turn(self, session: str, turn: Turn) -> Ack:
-        """Keep a turn. Await the result before the policy sees the observation.
+        """Store a turn. Await the result before passing the observation to the policy.
 
         Raises:
             InvalidInput: unknown session, or not the next index.
         """
+        session = replace_surrogates(session)
         key = self._key(session)
         if turn.index != self._next_turn[session] or turn.index >= 1 << TURN_BITS:
             raise InvalidInput(
@@ -191,7 +217,7 @@ class Store:
         )
 
     def put_attempt(self, session: str, attempt: Attempt) -> Ack:
-        """Keep an attempt, or its newer state (how it ended)."""
+        """Store an attempt, or its newer state (how it ended)."""
         return self._write(
             "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?)",
             self._key(session),
@@ -201,7 +227,7 @@ class Store:
         )
 
     def put_blob(self, data: bytes, media_type: str) -> tuple[str, Ack]:
-        """Keep bytes once; return their sha256 (hex) and the promise."""
+        """Store bytes once; return their sha256 (hex) and the pending write."""
         name = hashlib.sha256(data).hexdigest()
         sql = "INSERT OR IGNORE INTO blobs VALUES (?, ?, ?)"
         return name, self._write(sql, name, media_type, data)
@@ -214,23 +240,64 @@ class Store:
         *,
         source: str,
     ) -> Ack:
-        """Add an annotator's findings to a recorded turn; readers see them in ``turn.signals``.
+        """Add an annotator's signals to a recorded turn; readers find them in ``turn.signals``.
 
         Args:
             session: id of the session.
             turn: index of the turn.
             signals: JSON values by name.
-            source: which annotator says so.
+            source: name of the annotator.
         """
         return self._write(
-            "INSERT INTO signals (turn, source, body) VALUES (?, ?, ?)",
+            _ADD_SIGNALS,
             self._key(session) << TURN_BITS | turn,
             source,
-            json.dumps(dict(signals), allow_nan=False).encode(),
+            json.dumps(replace_surrogates(dict(signals)), allow_nan=False).encode(),
         )
 
+    def amend_turn(
+        self,
+        session: str,
+        turn: int,
+        *,
+        delivery: Delivery | None = None,
+        role: str | None = None,
+        role_reason: str | None = None,
+        agent: str | None = None,
+        reward: float | None = None,
+    ) -> Ack:
+        """Change fields of a recorded turn; readers see the new values.
+
+        The write shares the next transaction, or is made within 50 ms; awaiting the result, or
+        calling :meth:`Ack.wait`, makes it at once.
+
+        Args:
+            session: id of the session.
+            turn: index of the turn.
+            delivery: whether its response reached the agent.
+            role: the purpose of the call.
+            role_reason: why it has this role.
+            agent: the agent it belongs to; amend all turns of a chain in the same way.
+            reward: a step reward that was not known when the turn was recorded.
+
+        Raises:
+            InvalidInput: the session is unknown, or the reward is not finite.
+        """
+        fields = {
+            "delivery": delivery,
+            "role": role,
+            "role_reason": role_reason,
+            "agent": agent,
+            "reward": reward,
+        }
+        known = {name: value for name, value in fields.items() if value is not None}
+        if reward is not None and not math.isfinite(reward):
+            raise InvalidInput(f"session {session!r}, turn {turn}: reward {reward} is not finite")
+        place = self._key(session) << TURN_BITS | turn
+        return self._write(_ADD_SIGNALS, place, AMENDED, encode(known), lazy=True)
+
     def put_derived(self, session: str, name: str, body: bytes) -> Ack:
-        """Keep what a deriver computed for a session under its name; the store does not read it."""
+        """Store a deriver's values for a session under its name; the store does not read them."""
         return self._write(
             "INSERT OR REPLACE INTO derived VALUES (?, ?, ?)",
             self._key(session),
@@ -238,18 +305,29 @@ class Store:
             body,
         )
 
+    def put_outcomes(self, session: str, name: str, outcomes: Mapping[int, Outcome]) -> Ack:
+        """Keep what a later scoring found, beside the recorded outcomes; see :class:`Run`.
+
+        Args:
+            session: id of the session.
+            name: of the scoring; the same name replaces what it kept before.
+            outcomes: by attempt.
+        """
+        body = {str(attempt): to_jsonable(outcome) for attempt, outcome in outcomes.items()}
+        return self.put_derived(session, f"{OUTCOMES}{name}", json.dumps(body).encode())
+
     def set_meta(self, key: str, value: str) -> Ack:
-        """Keep a fact about the run."""
+        """Store an entry of the run's metadata."""
         return self._write("INSERT OR REPLACE INTO meta VALUES (?, ?)", key, value)
 
     # Life cycle ---------------------------------------------------------------------------
 
     def read(self) -> Run:
-        """Open this store for reading beside the writer."""
+        """Open this store for reading while it is being written."""
         return Run(self.path)
 
     def close(self) -> None:
-        """Write what is waiting, close the file and free the lock. Idempotent; blocks."""
+        """Finish pending writes, close the file and release the lock. Idempotent; blocks."""
         with self._wake:
             if self._closing:
                 return
@@ -259,7 +337,7 @@ class Store:
             self._thread.join()
         try:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        except sqlite3.Error as error:  # everything acknowledged is in the WAL file all the same
+        except sqlite3.Error as error:  # acknowledged writes are in the WAL file anyway
             _log.warning("%s: no checkpoint at close: %s", self.path, error)
         finally:
             self._connection.close()
@@ -268,17 +346,6 @@ class Store:
     async def aclose(self) -> None:
         """Close without blocking the event loop."""
         await asyncio.shield(asyncio.to_thread(self.close))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -291,9 +358,10 @@ class Store:
     ) -> None:
         await self.aclose()
 
-    # Inside -------------------------------------------------------------------------------
+    # Implementation -----------------------------------------------------------------------
 
     def _key(self, session: str) -> int:
+        session = replace_surrogates(session)
         key = self._keys.get(session)
         if key is None:
             key = self._find(session)
@@ -309,22 +377,26 @@ class Store:
             self._next_turn[session] = run.turn_count(session)
         return found
 
-    def _write(self, sql: str, *values: Any) -> Ack:
+    def _write(self, sql: str, *values: Any, lazy: bool = False) -> Ack:
         ack = Ack(self, self._mutex)
+        texts = tuple([replace_surrogates(v) if type(v) is str else v for v in values])
         with self._mutex:
             if self._broken is not None:
                 raise self._broken
             if self._closing:
                 raise StoreError(f"{self.path}: the store is closed")
-            self._pending.append(_Write(sql, values, ack))
-        self._announce()
+            self._pending.append(_Write(sql, texts, ack))
+        if lazy:
+            self._announce_later()
+        else:
+            self._announce()
         return ack
 
     def _announce(self) -> None:
-        """Wake the writer: at once for a plain thread, at the end of this round for a loop.
+        """Wake the writer: at once from a plain thread, at the end of the iteration from a loop.
 
-        Sessions that append in the same round of the loop then share one transaction, instead of
-        the first of them taking the writer away from the others.
+        Sessions that append in the same iteration of the event loop then share one transaction.
+        Otherwise the first one would start a transaction that the others have to wait for.
         """
         if self._announced:
             return
@@ -336,9 +408,28 @@ class Store:
         self._announced = True
         loop.call_soon(self.wake)
 
+    def _announce_later(self) -> None:
+        """Wake the writer in a while, unless another write does so before."""
+        if self._announced or self._delayed is not None:
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self.wake()
+            return
+        self._delayed = loop.call_later(_LAZY_SECONDS, self.wake)
+
+    def _expedite(self) -> None:
+        """Wake the writer now if its wake-up was delayed."""
+        if self._delayed is not None:
+            self._announce()
+
     def wake(self) -> None:
-        """Let the writer look for waiting writes now."""
+        """Wake the writer thread to process pending writes."""
         self._announced = False
+        delayed, self._delayed = self._delayed, None
+        if delayed is not None:
+            delayed.cancel()
         with self._wake:
             self._wake.notify()
 
@@ -359,7 +450,7 @@ class Store:
         try:
             self._transaction(batch)
         except sqlite3.Error:
-            # One bad write must not take its neighbours along.
+            # A failed write must not roll back the others of its group.
             for write in batch:
                 try:
                     self._transaction([write])
@@ -397,7 +488,7 @@ class Store:
         for loop, waiting in futures.items():
             try:
                 loop.call_soon_threadsafe(_resolve, waiting)
-            except RuntimeError:  # that loop has ended: nobody waits there any more
+            except RuntimeError:  # that loop and its waiters are gone
                 continue
 
     def _break(self, batch: Sequence[_Write], error: BaseException) -> None:
@@ -408,7 +499,7 @@ class Store:
         self._settle([w for w in batch if not w.ack.done], self._broken)
 
     def _close_interrupted(self) -> None:
-        """Give the attempts that a killed process left running their true status."""
+        """Mark the attempts that a killed process left running as interrupted."""
         with self.read() as run:
             left = [(s, a) for s, a in run.open_attempts()]
         for session, attempt in left:
@@ -434,7 +525,7 @@ def _lock(path: Path) -> int:
     except BlockingIOError as error:
         os.close(descriptor)
         raise StoreLocked(
-            f"{path}: another process writes this store; wait for it, or give this one a file of "
-            "its own in the same directory (several files read as one run)",
+            f"{path}: another process writes this store; wait for it, or write to another file in "
+            "the same directory (its files are read as one run)",
         ) from error
     return descriptor

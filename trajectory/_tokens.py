@@ -1,14 +1,15 @@
-"""The token ledger: what an engine was given and what it sampled, exactly.
+"""The token ledger: the exact ids that an engine received and sampled.
 
-Everything is unshifted: index ``t`` of every array speaks of the token at ``t``.
+Everything is unshifted: index ``t`` of every array describes the token at ``t``.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,15 +30,16 @@ __all__ = [
     "unpack_tokens",
 ]
 
+_Number = TypeVar("_Number", np.int32, np.float32)
 IntArray: TypeAlias = npt.NDArray[np.int32]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 
 
 class Segment(NamedTuple):
-    """A run of response tokens that were made the same way.
+    """A run of response tokens with the same origin.
 
-    A response is one segment unless the engine reported a boundary: a weight update in the
-    middle, or ids that we inserted (closing a reasoning block that ran out of budget).
+    A response is one segment unless the policy weights were updated while it was sampled, or ids
+    were inserted (to close a reasoning block that ran out of budget).
     """
 
     length: int
@@ -45,39 +47,42 @@ class Segment(NamedTuple):
     version_low: int
     """Oldest policy version that can have sampled these tokens; -1 if not sampled."""
     version_high: int
-    """Newest such version; equal to ``version_low`` where the engine showed the boundary."""
+    """Newest such version; equal to ``version_low`` if the engine reported the boundary."""
     sampled: bool = True
-    """False for ids that were inserted, not sampled: they are never trained."""
+    """False for inserted ids, which are never trained."""
 
 
 class Span(NamedTuple):
-    """A stretch of a turn's response ids with a meaning, ``[start, end)``."""
+    """A part ``[start, end)`` of a turn's response ids, such as a tool call or reasoning."""
 
     kind: Literal["tool_call", "reasoning", "fold", "answer"]
     start: int
     end: int
     call_id: str | None = None
-    """Which tool call, where ``kind`` is ``tool_call``."""
+    """Id of the tool call, if ``kind`` is ``tool_call``."""
 
 
 class ImageRef(NamedTuple):
-    """An image: the ids ``[start, end)`` of a prompt or a row are its placeholders."""
+    """An image whose placeholders are the ids ``[start, end)`` of a prompt or a row."""
 
     start: int
     end: int
     blob: str
-    """sha256 (hex) of the image as it was given."""
+    """sha256 (hex) of the encoded image."""
     processor: str
-    """Which processor, with which settings, decided how many ids these are."""
+    """Name of the processor that made the placeholders; it depends on the settings."""
 
     def moved(self, by: int) -> ImageRef:
-        """Return the same image ``by`` ids further on."""
+        """Return the same image shifted by ``by`` ids."""
         return self._replace(start=self.start + by, end=self.end + by)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class TurnTokens:
     """The ids of one exact turn, as a delta to the turn that it continues.
+
+    Arrays that are views, such as the end of a whole prompt, are copied: a recorded turn would
+    otherwise keep everything alive that was there before it.
 
     Args:
         prompt_kept: how many leading ids of the base turn's sequence (prompt and response) this
@@ -87,13 +92,13 @@ class TurnTokens:
         logprobs: float32 ``[N]``, log-probability (nats) under the behaviour policy as the
             engine reported it; 0.0 on inserted ids.
         segments: runs over the response; their lengths sum to N.
-        spans: tool calls, reasoning and the like over ``response_ids``.
-        images: the images among ``prompt_ids``, in order; those in the kept ids stand with the
-            turns that first showed them.
+        spans: tool calls, reasoning and other spans of ``response_ids``.
+        images: the images in ``prompt_ids``, in order; images in the kept ids belong to the turns
+            that first showed them.
 
     Raises:
         InvalidInput: lengths disagree, a sampled token has no finite log-prob or no version, or
-            images lie outside of the prompt or over each other.
+            images are outside the prompt or overlap.
     """
 
     prompt_kept: int
@@ -107,10 +112,10 @@ class TurnTokens:
     def __post_init__(self) -> None:
         self.prompt_ids = _ids(self.prompt_ids, "prompt_ids")
         self.response_ids = _ids(self.response_ids, "response_ids")
-        self.logprobs = np.ascontiguousarray(self.logprobs, dtype=np.float32)
+        self.logprobs = _owned(np.ascontiguousarray(self.logprobs, dtype=np.float32))
         n = self.response_ids.size
         if self.prompt_kept < 0:
-            raise InvalidInput(f"tokens: prompt_kept is {self.prompt_kept}; it counts ids")
+            raise InvalidInput(f"tokens: prompt_kept is {self.prompt_kept}; it can't be negative")
         if n == 0:
             raise InvalidInput("tokens: an exact turn has at least one response id")
         if self.logprobs.shape != (n,):
@@ -118,12 +123,17 @@ class TurnTokens:
                 f"tokens: {n} response ids but logprobs of shape {self.logprobs.shape}",
             )
         _check_segments(self.segments, n)
-        if not np.isfinite(self.logprobs).all() or float(self.logprobs.max()) > _LOGPROB_SLACK:
+        if not -math.inf < _smallest(self.logprobs) <= _largest(self.logprobs) <= _LOGPROB_SLACK:
             raise InvalidInput("tokens: log-probs must be finite and not positive")
         for span in self.spans:
             if not 0 <= span.start < span.end <= n:
                 raise InvalidInput(f"tokens: span {span} lies outside the {n} response ids")
         _check_images(self.images, self.prompt_ids.size)
+
+    @property
+    def end(self) -> int:
+        """Length of the turn's whole sequence: kept ids, new prompt ids and response."""
+        return self.prompt_kept + self.prompt_ids.size + self.response_ids.size
 
     @property
     def sampled_mask(self) -> npt.NDArray[np.bool_]:
@@ -149,7 +159,7 @@ class TurnTokens:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TurnTokens:
-        """Build from the JSON form that :meth:`to_json` gives."""
+        """Read the form that :meth:`to_json` returns."""
         known = {*_FIELDS, "spans", "images"}
         if unknown := sorted(set(data) - known):
             raise InvalidInput(f"tokens: unknown fields {unknown}")
@@ -182,7 +192,12 @@ class TurnTokens:
 
 _FIELDS = ("prompt_kept", "prompt_ids", "response_ids", "logprobs", "segments")
 _LOGPROB_SLACK = 1e-3
-"""Engines round: a certain token can come back as a log-prob a hair above zero."""
+"""Rounding in the engine can give a token of probability 1 a log-prob slightly above zero."""
+
+
+_LARGEST_ID = 2**31 - 1
+# Reductions without numpy's Python layer: they run several times a turn, over short arrays.
+_smallest, _largest = np.minimum.reduce, np.maximum.reduce
 
 
 def _ids(values: IntArray | Sequence[int], name: str) -> IntArray:
@@ -191,9 +206,16 @@ def _ids(values: IntArray | Sequence[int], name: str) -> IntArray:
         return np.zeros(0, dtype=np.int32)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise InvalidInput(f"tokens: {name} must be one-dimensional integers, got {array.dtype}")
-    if int(array.min()) < 0 or int(array.max()) > np.iinfo(np.int32).max:
+    if int(_smallest(array)) < 0 or (
+        array.dtype != np.int32 and int(_largest(array)) > _LARGEST_ID
+    ):
         raise InvalidInput(f"tokens: {name} holds ids outside 0..2**31-1")
-    return array.astype(np.int32, copy=False)
+    return _owned(array.astype(np.int32, copy=False))
+
+
+def _owned(array: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
+    """Return an array with memory of its own, which is no larger than its content."""
+    return array if array.base is None else array.copy()
 
 
 def _check_segments(segments: Iterable[Segment], n: int) -> None:
@@ -218,23 +240,24 @@ def _check_images(images: Iterable[ImageRef], size: int) -> None:
         if not end <= image.start < image.end <= size:
             raise InvalidInput(
                 f"tokens: image {image.blob[:12]} at [{image.start}, {image.end}) lies outside the "
-                f"{size} new prompt ids, or over the image before it",
+                f"{size} new prompt ids, or overlaps the image before it",
             )
         end = image.end
 
 
-# The packed form: a header, the segments, the arrays as little-endian bytes, then JSON: the spans,
+# The packed form: a header, the segments, the arrays as little-endian bytes, and JSON: the spans
 # or, in the second format, a pair of spans and images.
 _HEADER = struct.Struct("<BIIIHI")
 _SEGMENT = struct.Struct("<IiiB")
+_ID, _LOGPROB = np.dtype("<i4"), np.dtype("<f4")
 _TEXT, _WITH_IMAGES = 1, 2
 
 
 def pack_tokens(tokens: TurnTokens) -> bytes:
-    """Return the bytes that the store keeps; :func:`unpack_tokens` reverses it exactly."""
+    """Return the form that is stored; :func:`unpack_tokens` reverses it exactly."""
     form = _WITH_IMAGES if tokens.images else _TEXT
     noted = (tokens.spans, tokens.images) if tokens.images else tokens.spans
-    spans = json.dumps(noted).encode() if noted else b""
+    spans = json.dumps(noted, ensure_ascii=False).encode() if noted else b""
     sizes = (tokens.prompt_ids.size, tokens.response_ids.size, len(tokens.segments), len(spans))
     arrays = (tokens.prompt_ids, tokens.response_ids, tokens.logprobs)
     return b"".join(
@@ -263,15 +286,18 @@ def unpack_tokens(data: bytes) -> TurnTokens:
     spans = ids + 4 * n_prompt + 8 * n_response
     if len(data) != spans + n_spans:
         raise InvalidInput(f"tokens: packed turn has {len(data)} bytes, not {spans + n_spans}")
-    # The content was checked when it was packed: build without checking again.
+    # The content was checked when it was packed, so the constructor's checks are skipped.
     tokens = TurnTokens.__new__(TurnTokens)
     tokens.prompt_kept = kept
-    tokens.prompt_ids = np.frombuffer(data, "<i4", n_prompt, ids)
-    tokens.response_ids = np.frombuffer(data, "<i4", n_response, ids + 4 * n_prompt)
-    tokens.logprobs = np.frombuffer(data, "<f4", n_response, ids + 4 * (n_prompt + n_response))
+    arrays = np.frombuffer(data, _ID, n_prompt + 2 * n_response, ids)
+    tokens.prompt_ids = arrays[:n_prompt]
+    tokens.response_ids = arrays[n_prompt : n_prompt + n_response]
+    tokens.logprobs = arrays[n_prompt + n_response :].view(_LOGPROB)
     tokens.segments = tuple(
-        Segment(length, low, high, bool(sampled))
-        for length, low, high, sampled in _SEGMENT.iter_unpack(data[_HEADER.size : ids])
+        [
+            Segment(length, low, high, sampled != 0)
+            for length, low, high, sampled in _SEGMENT.iter_unpack(data[_HEADER.size : ids])
+        ]
     )
     noted: list[Any] = json.loads(data[spans:]) if n_spans else []
     named, images = noted if version == _WITH_IMAGES else (noted, [])

@@ -1,4 +1,4 @@
-"""The session tree: all turns of a session, and what each of them saw."""
+"""The session tree: all turns of a session, and the context of each."""
 
 from __future__ import annotations
 
@@ -10,38 +10,52 @@ import numpy as np
 
 from trajgym.trajectory._codec import decode, to_jsonable
 from trajgym.trajectory._errors import InvalidSession
+from trajgym.trajectory._html import tree_html
 from trajgym.trajectory._records import Attempt, SessionRecord, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from trajgym.trajectory._messages import Message
-    from trajgym.trajectory._tokens import ImageRef, IntArray
+    from trajgym.trajectory._tokens import ImageRef, IntArray, TurnTokens
 
 __all__ = ["SessionTree"]
 
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SessionTree:
-    """A session's head, its turns in order of acknowledgement, and its attempts.
+    """A session's record, its turns in order of acknowledgement, and its attempts.
 
     The constructor checks topology; :meth:`sequence` and :meth:`conversation` undo the deltas.
 
     Args:
-        record: the head.
+        record: the session's record.
         turns: ``turns[i].index == i``.
         attempts: ``attempts[k].index == k``.
 
     Raises:
-        InvalidSession: indices have gaps, a parent comes later, an edge does not fit its place, or
-            a delta keeps more than its base holds.
+        InvalidSession: indices have gaps, a parent comes after its child, an edge kind is not
+            possible where it is used, or a delta keeps more than its base has.
     """
 
     record: SessionRecord
     turns: Sequence[Turn]
     attempts: Sequence[Attempt]
+
+    def __repr__(self) -> str:
+        ends = ", ".join(
+            str(a.status) + (f" {a.outcome.score:g}" if a.outcome is not None else "")
+            for a in self.attempts
+        )
+        return (
+            f"<SessionTree {self.record.id}: task {self.record.task}, {len(self.turns)} turns, "
+            f"{ends}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return tree_html(self)
 
     def __post_init__(self) -> None:
         for i, turn in enumerate(self.turns):
@@ -61,6 +75,12 @@ class SessionTree:
 
     def _check_edge(self, turn: Turn) -> None:
         where = f"session {self.record.id}: turn {turn.index}"
+        for returned in turn.returns:
+            if not 0 <= returned < turn.index or self.turns[returned].agent == turn.agent:
+                raise InvalidSession(
+                    f"{where}: turn {returned} can't return to it: it must come earlier and belong "
+                    "to another agent",
+                )
         if not 0 <= turn.attempt < len(self.attempts):
             raise InvalidSession(f"{where}: attempt {turn.attempt} is not recorded")
         if turn.parent is None:
@@ -79,7 +99,7 @@ class SessionTree:
             raise InvalidSession(f"{where}: return to {turn.agent!r}, which no ancestor belongs to")
 
     def base(self, turn: Turn) -> Turn | None:
-        """Return the turn whose conversation this turn's deltas refer to, None if it starts one."""
+        """Return the turn that this turn's deltas refer to, None if it starts a conversation."""
         if turn.parent is None or turn.edge == "spawn":
             return None
         base = self.turns[turn.parent]
@@ -90,14 +110,14 @@ class SessionTree:
         return base
 
     def context(self, turn: Turn) -> list[Message]:
-        """Return every message that the policy was shown at this turn."""
+        """Return all messages that the policy was shown at this turn."""
         base = self.base(turn)
         if base is None:
             return list(turn.context)
         return [*self.conversation(base)[: turn.kept], *turn.context]
 
     def conversation(self, turn: Turn) -> list[Message]:
-        """Return the messages up to and including this turn's answer and observation."""
+        """Return the messages up to and including this turn's message and observation."""
         chain: list[Turn] = []
         current: Turn | None = turn
         while current is not None:
@@ -111,26 +131,35 @@ class SessionTree:
         return messages
 
     def prompt(self, turn: Turn) -> IntArray:
-        """Return int32 ``[P]``: the ids that the engine was given at this exact turn.
+        """Return int32 ``[P]``: the prompt ids that the engine received at this exact turn.
 
         Raises:
             InvalidSession: the turn is a text turn, or its base is one.
         """
-        tokens = turn.tokens
-        if tokens is None:
+        tokens = self._tokens(turn)
+        pieces, needed = [tokens.prompt_ids], tokens.prompt_kept
+        # Not recursive, because a conversation can have more turns than Python allows calls.
+        while needed:
+            base = self.base(turn)
+            end = 0 if base is None else self._tokens(base).end
+            if base is None or needed > end:
+                raise InvalidSession(
+                    f"session {self.record.id}: turn {turn.index} keeps {needed} ids of a base "
+                    f"that has {end}",
+                )
+            tokens = self._tokens(base)
+            own = max(0, needed - tokens.prompt_kept)
+            pieces += [tokens.response_ids[: max(0, own - tokens.prompt_ids.size)]]
+            pieces += [tokens.prompt_ids[:own]]
+            turn, needed = base, min(needed, tokens.prompt_kept)
+        return np.concatenate(pieces[::-1])
+
+    def _tokens(self, turn: Turn) -> TurnTokens:
+        if turn.tokens is None:
             raise InvalidSession(
                 f"session {self.record.id}: turn {turn.index} is a text turn: it has no ids",
             )
-        if tokens.prompt_kept == 0:
-            return tokens.prompt_ids
-        base = self.base(turn)
-        kept = np.zeros(0, np.int32) if base is None else self.sequence(base)
-        if tokens.prompt_kept > kept.size:
-            raise InvalidSession(
-                f"session {self.record.id}: turn {turn.index} keeps {tokens.prompt_kept} ids of "
-                f"a base that has {kept.size}",
-            )
-        return np.concatenate([kept[: tokens.prompt_kept], tokens.prompt_ids])
+        return turn.tokens
 
     def sequence(self, turn: Turn) -> IntArray:
         """Return int32 ``[P + N]``: prompt and response ids of this exact turn."""
@@ -139,7 +168,7 @@ class SessionTree:
         return np.concatenate([prompt, turn.tokens.response_ids])
 
     def images(self, turn: Turn) -> list[ImageRef]:
-        """Return the images that the engine was given at this exact turn, over its whole prompt."""
+        """Return the images of this exact turn's whole prompt."""
         found: list[ImageRef] = []
         limit: int | None = None
         current: Turn | None = turn
@@ -152,7 +181,7 @@ class SessionTree:
         return found
 
     def path(self, turn: Turn) -> list[Turn]:
-        """Return the trajectory that ends at ``turn``: root first."""
+        """Return the trajectory that ends at ``turn``, root first."""
         path = [turn]
         while (parent := path[-1].parent) is not None:
             path.append(self.turns[parent])
@@ -172,8 +201,12 @@ class SessionTree:
 
     @property
     def exact(self) -> bool:
-        """True if every turn carries the engine's ids and there is at least one."""
-        return bool(self.turns) and all(turn.exact for turn in self.turns)
+        """True if there is a turn, and all turns have the engine's ids.
+
+        Turns of simulated users don't count.
+        """
+        own = [turn for turn in self.turns if not turn.simulated]
+        return bool(own) and all(turn.exact for turn in own)
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole session as JSON values; :meth:`from_json` reverses it exactly."""
@@ -185,7 +218,7 @@ class SessionTree:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> SessionTree:
-        """Read the form that :meth:`to_json` writes.
+        """Read the form that :meth:`to_json` returns.
 
         Raises:
             InvalidInput: a part is missing or malformed; the message names the field.

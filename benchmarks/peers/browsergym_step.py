@@ -1,7 +1,7 @@
-"""BrowserGym's step, a click at a point and its observation: prints milliseconds as JSON.
+"""Milliseconds of BrowserGym's step, a click at a point with its observation, printed as JSON.
 
-Reads ``[page, flags]`` on stdin. The fixed wait before it observes, half a second by default, is
-set to nothing.
+Reads ``[page, flags]`` from stdin. The fixed delay before an observation, half a second by default,
+is set to 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from playwright.sync_api import BrowserType
 COUNT = 40
 CHROMIUM = "/usr/bin/chromium"
 
-# Its chat window starts a browser of its own, whose path no setting reaches.
+# BrowserGym's chat window starts another browser, whose path can't be configured.
 launch = BrowserType.launch
 BrowserType.launch = lambda self, **options: launch(self, executable_path=CHROMIUM, **options)
 

@@ -1,14 +1,14 @@
 """Seconds per turn of OpenEnv 0.10: an echo environment over its WebSocket on loopback.
 
-64 clients at once against one server process, which this script starts and stops. The environment
-has an async `step` (no thread per step) and the client is the generic one (no observation model
-is built). A rollout is one `reset` and 20 `step` calls, counted as 20 turns; the connections are
-opened before the clock starts and kept. One warm-up round, then the median of three.
+64 concurrent clients use one server process, which this script starts and stops. The environment
+has an async `step` (no thread per step), and the client is the generic one (no observation model
+is built). A rollout is one `reset` and 20 `step` calls, counted as 20 turns; connections are opened
+before the measurement and kept open. There is one warm-up round, then the median of three.
 
-Left out: a model and its messages (a step takes the text itself), a record of the rollout, a
+Not included: a model and its messages (a step takes the text itself), a record of the rollout, a
 store, connecting, starting the server, logging.
 
-Usage: python openenv_echo.py, with the python of an environment that has openenv 0.10.
+Usage: python openenv_echo.py, with an interpreter that has openenv 0.10.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Heard(Observation):
 
 
 class Echo(Environment[Say, Heard, State]):
-    """Answers with a short text."""
+    """An environment that answers with a short text."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -76,7 +76,7 @@ async def rollout(client: GenericEnvClient) -> None:
         text = f"line {turn} of a conversation that goes on for a while"
         heard = await client.step({"text": text})
         if heard.observation["text"] != f"you said {text}":
-            raise SystemExit(f"not the echo of turn {turn}: {heard}")
+            raise SystemExit(f"turn {turn}: expected its echo, got {heard}")
 
 
 async def measure(port: int) -> float:

@@ -1,4 +1,4 @@
-"""Playwright without anything around it: reads `what count` lines, answers with milliseconds."""
+"""Milliseconds of steps of plain Playwright; reads lines ``what count`` and prints a JSON list."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
 """Milliseconds per command of swe-rex 1.4: `run_in_session` of `true`, local and in a container.
 
-Its local deployment runs the server's code in this process; its Docker deployment starts a
-container whose server is reached over HTTP on a port of this host. One session, warmed up, 40
-commands, median, with exit codes (the default). Then `true` in a second session while the first
-one sleeps for two seconds.
+The local deployment runs the server's code in this process; the Docker deployment starts a
+container whose server is reached over HTTP on a port of this host. The figure is the median of 40
+commands in one session after a warm-up, with exit codes (the default). Then `true` is run in a
+second session while the first one sleeps for two seconds.
 
-The container's image must hold the server already. `--build IMAGE` makes one on the base image
-from wheels that pip downloads on the host, without network in the build.
+The container's image must contain the server. `--build IMAGE` builds such an image on the base
+image from wheels that pip downloads on the host; the build has no network.
 
-Usage: python swe_rex.py [--build] [IMAGE], with the python of an environment
-that has swe-rex, and aiohttp, which its Docker deployment imports without declaring it.
+Usage: python swe_rex.py [--build] [IMAGE], with an interpreter that has swe-rex and aiohttp, which
+its Docker deployment imports but does not declare.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ async def main(image: str | None) -> dict[str, dict[str, float] | str]:
         try:
             async with asyncio.timeout(SECONDS):
                 found[name] = await measure(make())
-        except Exception as error:  # noqa: BLE001  a peer that does not work here is reported
+        except Exception as error:  # noqa: BLE001 - a peer's failure is reported, not raised
             found[name] = f"{type(error).__name__}: {error}"[:200]
     return found
 

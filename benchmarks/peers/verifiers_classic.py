@@ -1,14 +1,14 @@
 """Seconds per turn of verifiers 0.1.14: `MultiTurnEnv` with a client in the same process.
 
-64 rollouts at once, 20 turns each, through `run_rollout`, which is what `generate` calls for each
-row: rollout, one constant reward, the output record. The client hands back a prepared message
-with a tool call at once; `env_response` parses the arguments and awaits a trivial async tool. One
+64 concurrent rollouts of 20 turns each use `run_rollout`, which `generate` calls for each row:
+rollout, one constant reward, the output record. The client immediately returns a prepared message
+with a tool call; `env_response` parses the arguments and awaits a trivial async tool. There is one
 warm-up round, then the median of three.
 
-Left out: a model, HTTP, tokens (the client returns none), a store (none is written), the progress
-bar and running averages of `generate`, logging.
+Not included: a model, HTTP, tokens (the client returns none), a store (none is written), the
+progress bar and running averages of `generate`, logging.
 
-Usage: python verifiers_classic.py, with the python of an environment that has verifiers 0.1.14.
+Usage: python verifiers_classic.py, with an interpreter that has verifiers 0.1.14.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def reply(turn: int) -> Response:
 
 
 class CannedClient(vf.Client):
-    """Answers turn n with the n-th prepared response; every conversion is the identity."""
+    """A client that returns the n-th prepared response in turn n; conversions do nothing."""
 
     def __init__(self, replies: list[Response]) -> None:
         super().__init__(None)
@@ -72,7 +72,7 @@ async def echo(text: str) -> str:
 
 
 class Echo(vf.MultiTurnEnv):
-    """Answers a tool call with a short text."""
+    """An environment that answers a tool call with a short text."""
 
     async def env_response(self, messages: Any, *_: Any, **__: Any) -> list[ToolMessage]:
         call = messages[-1].tool_calls[0]
@@ -98,7 +98,7 @@ async def measure() -> float:
         samples.append((time.perf_counter() - started) / (CONCURRENT * TURNS))
         turns = {output["metrics"]["num_turns"] for output in outputs}
         if turns != {TURNS}:
-            raise SystemExit(f"rollouts of {TURNS} turns were asked for; they had {turns}")
+            raise SystemExit(f"expected rollouts of {TURNS} turns, got {turns}")
     return statistics.median(samples[1:])
 
 

@@ -1,14 +1,15 @@
 """Seconds per turn of verifiers 0.4.0: `Agent.run` through its interception server.
 
-64 rollouts at once, 20 turns each. The harness is a coroutine in this process: it posts the
-conversation to the interception server over one keep-alive connection, awaits a trivial tool on
-the tool call that comes back, posts again; its client is counted. The server forwards to an
-upstream that answers at once, in a process of its own, not counted. The rollouts share one box
-(unused) and the default elastic pool of servers. One warm-up round, then the median of three.
+64 concurrent rollouts of 20 turns each. The harness is a coroutine in this process: it posts the
+conversation to the interception server over one keep-alive connection, awaits a trivial tool for
+the returned tool call, and posts again; the time of its client is included. The server forwards
+requests to an upstream in a separate process that answers immediately. The rollouts share one box
+(unused) and the default elastic pool of servers. There is one warm-up round, then the median of
+three.
 
-Left out: a model, tokens, tool definitions, `traces.jsonl`, a box for each rollout, logging.
+Not included: a model, tokens, tool definitions, `traces.jsonl`, a box for each rollout, logging.
 
-Usage: python verifiers_v1.py, with the python of an environment that has verifiers 0.4.0.
+Usage: python verifiers_v1.py, with an interpreter that has verifiers 0.4.0.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ REPLY = {"id": "r", "object": "chat.completion", "created": 0, "model": "m", "ch
 
 
 async def upstream() -> None:
-    """Serve the same completion to every request, and print the port."""
+    """Print the port, and answer every request with the same completion."""
     body = json.dumps(REPLY)
     head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: "
     answer = f"{head}{len(body)}\r\n\r\n{body}".encode()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError):  # the client hung up
+        with contextlib.suppress(asyncio.IncompleteReadError):  # the client has disconnected
             while asked := await reader.readuntil(b"\r\n\r\n"):
                 length = re.search(rb"content-length: (\d+)", asked, re.IGNORECASE)
                 await reader.readexactly(int(length[1]) if length else 0)

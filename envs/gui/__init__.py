@@ -1,165 +1,62 @@
-"""Graphical environments: a browser and a desktop, driven by pictures and elements."""
+"""Graphical environments: a browser and a desktop, observed as pictures and elements.
 
-from trajgym.envs.gui._actions import (
-    NOTCH,
-    Action,
-    Button,
-    Click,
-    CloseTab,
-    CursorPosition,
-    Drag,
-    Element,
-    Fill,
-    Finish,
-    Focus,
-    FocusTab,
-    GiveUp,
-    GoBack,
-    GoForward,
-    GoTo,
-    KeyDown,
-    KeyUp,
-    MouseDown,
-    MouseUp,
-    Move,
-    NewTab,
-    Point,
-    PressKeys,
-    Say,
-    Scale,
-    Screenshot,
-    Scroll,
-    SelectOption,
-    SetChecked,
-    Size,
-    Target,
-    TypeText,
-    UploadFile,
-    Wait,
-    to_wire,
-)
-from trajgym.envs.gui._anthropic_actions import parse_anthropic
-from trajgym.envs.gui._browser import (
-    BROWSER_IMAGE,
-    BROWSER_SIZE,
-    Browser,
-    BrowserEvent,
-    BrowserLook,
-    browser_spec,
-    miniwob_html,
-)
-from trajgym.envs.gui._browser_env import BrowserEnv, BrowserEnvBase
-from trajgym.envs.gui._browser_spaces import ActionSpace
-from trajgym.envs.gui._browser_tasks import BrowserRecord, load_browser_tasks
-from trajgym.envs.gui._browser_view import draw_marks
-from trajgym.envs.gui._browsergym_actions import parse_browsergym
-from trajgym.envs.gui._desktop import (
-    DESKTOP_SIZE,
-    Desktop,
-    DesktopLook,
-    DesktopWindow,
-    PictureForm,
-    ScreenEnded,
-)
-from trajgym.envs.gui._desktop_env import (
-    DESKTOP_IMAGE,
-    DesktopEnv,
-    DesktopEnvBase,
-    OpenAIDesktopEnv,
-    TarsDesktopEnv,
-)
-from trajgym.envs.gui._desktop_osworld import OSWorldTasks, Refusal, osworld_task, osworld_tasks
-from trajgym.envs.gui._desktop_tasks import Check, DesktopRecord, Step, load_desktop_tasks
-from trajgym.envs.gui._desktop_world import SetupFailed
-from trajgym.envs.gui._errors import BadAction, GuiDied
-from trajgym.envs.gui._goals import Condition, goal_distance
-from trajgym.envs.gui._miniwob import MiniWobEnv, load_miniwob_tasks, miniwob_names
-from trajgym.envs.gui._openai_actions import parse_openai
-from trajgym.envs.gui._ui_tars_actions import parse_ui_tars
-from trajgym.envs.gui._webarena import WebArenaEnv, WebArenaTasks, webarena_tasks
+Actions and the parsers of action spaces are in :mod:`trajgym.envs.gui.actions`, observations and
+other parts in :mod:`trajgym.envs.gui.browser` and :mod:`trajgym.envs.gui.desktop`.
+"""
+
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from trajgym.envs.gui import actions, browser, desktop
+from trajgym.envs.gui._errors import BadAction, GuiDied, ScreenEnded
+from trajgym.envs.gui._picture import PictureForm
+from trajgym.envs.gui._screen_env import ScreenEnv
+from trajgym.envs.gui.actions._spaces import ActionSpace
+from trajgym.envs.gui.browser._browser import BROWSER_IMAGE, Browser, browser_spec
+from trajgym.envs.gui.browser._env import BrowserEnv, BrowserEnvBase
+from trajgym.envs.gui.browser._goals import Condition
+from trajgym.envs.gui.browser._miniwob import MiniWobEnv, load_miniwob_tasks
+from trajgym.envs.gui.browser._tasks import BrowserRecord, load_browser_tasks
+from trajgym.envs.gui.browser._webarena import WebArenaEnv, webarena_tasks
+from trajgym.envs.gui.desktop._desktop import Desktop
+from trajgym.envs.gui.desktop._env import DESKTOP_IMAGE, DesktopEnv
+from trajgym.envs.gui.desktop._osworld import osworld_tasks
+from trajgym.envs.gui.desktop._tasks import Check, DesktopRecord, load_desktop_tasks
+from trajgym.envs.gui.desktop._world import SetupFailed
+from trajgym.trajectory._deprecated import moved_names as _moved_names
 
 __all__ = [
     "BROWSER_IMAGE",
-    "BROWSER_SIZE",
     "DESKTOP_IMAGE",
-    "DESKTOP_SIZE",
-    "NOTCH",
-    "Action",
     "ActionSpace",
     "BadAction",
     "Browser",
     "BrowserEnv",
     "BrowserEnvBase",
-    "BrowserEvent",
-    "BrowserLook",
     "BrowserRecord",
-    "Button",
     "Check",
-    "Click",
-    "CloseTab",
     "Condition",
-    "CursorPosition",
     "Desktop",
     "DesktopEnv",
-    "DesktopEnvBase",
-    "DesktopLook",
     "DesktopRecord",
-    "DesktopWindow",
-    "Drag",
-    "Element",
-    "Fill",
-    "Finish",
-    "Focus",
-    "FocusTab",
-    "GiveUp",
-    "GoBack",
-    "GoForward",
-    "GoTo",
     "GuiDied",
-    "KeyDown",
-    "KeyUp",
     "MiniWobEnv",
-    "MouseDown",
-    "MouseUp",
-    "Move",
-    "NewTab",
-    "OSWorldTasks",
-    "OpenAIDesktopEnv",
     "PictureForm",
-    "Point",
-    "PressKeys",
-    "Refusal",
-    "Say",
-    "Scale",
     "ScreenEnded",
-    "Screenshot",
-    "Scroll",
-    "SelectOption",
-    "SetChecked",
+    "ScreenEnv",
     "SetupFailed",
-    "Size",
-    "Step",
-    "Target",
-    "TarsDesktopEnv",
-    "TypeText",
-    "UploadFile",
-    "Wait",
     "WebArenaEnv",
-    "WebArenaTasks",
     "browser_spec",
-    "draw_marks",
-    "goal_distance",
     "load_browser_tasks",
     "load_desktop_tasks",
     "load_miniwob_tasks",
-    "miniwob_html",
-    "miniwob_names",
-    "osworld_task",
     "osworld_tasks",
-    "parse_anthropic",
-    "parse_browsergym",
-    "parse_openai",
-    "parse_ui_tars",
-    "to_wire",
     "webarena_tasks",
 ]
+
+
+if not _TYPE_CHECKING:  # type checkers report the old names
+    _moved = _moved_names(__name__, actions.__name__, browser.__name__, desktop.__name__)
+
+    def __getattr__(name: str) -> object:
+        """Return a name that has moved to a submodule, or a deprecated class, with a warning."""
+        return getattr(desktop, name) if name in desktop._DEPRECATED else _moved(name)

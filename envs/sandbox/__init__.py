@@ -1,6 +1,8 @@
 """Sandboxes: where untrusted code runs."""
 
+from trajgym.envs.sandbox._additions import SandboxAdditions, with_additions
 from trajgym.envs.sandbox._base import (
+    BASE_IMAGE,
     CommandResult,
     Limits,
     Sandbox,
@@ -9,12 +11,8 @@ from trajgym.envs.sandbox._base import (
     Service,
     Snapshot,
 )
-from trajgym.envs.sandbox._check import PROMISES, CheckReport, check_sandbox
-from trajgym.envs.sandbox._docker import DockerProvider
-from trajgym.envs.sandbox._docker_sandbox import DockerSandbox
 from trajgym.envs.sandbox._doctor import Finding, clean_sandboxes, examine_sandboxes
-from trajgym.envs.sandbox._embedded import EmbeddedProvider
-from trajgym.envs.sandbox._embedded_sandbox import EmbeddedSandbox
+from trajgym.envs.sandbox._env import SandboxEnv
 from trajgym.envs.sandbox._errors import (
     ImageNotFound,
     SandboxDied,
@@ -33,13 +31,20 @@ from trajgym.envs.sandbox._find import (
     shared_provider,
 )
 from trajgym.envs.sandbox._pool import WarmPool
+from trajgym.envs.sandbox._prepare import build_base_image
 from trajgym.envs.sandbox._processes import Process
 from trajgym.envs.sandbox._shares import HostShares
 from trajgym.envs.sandbox._shell import Shell
 from trajgym.envs.sandbox._stream import Stream
 from trajgym.envs.sandbox._trees import FileEntry
+from trajgym.envs.sandbox.conformance._check import PROMISES, CheckReport, check_sandbox
+from trajgym.envs.sandbox.docker._provider import DockerProvider
+from trajgym.envs.sandbox.docker._sandbox import DockerSandbox
+from trajgym.envs.sandbox.embedded._provider import EmbeddedProvider
+from trajgym.envs.sandbox.embedded._sandbox import EmbeddedSandbox
 
 __all__ = [
+    "BASE_IMAGE",
     "PROMISES",
     "CheckReport",
     "CommandResult",
@@ -55,7 +60,9 @@ __all__ = [
     "Process",
     "ProviderName",
     "Sandbox",
+    "SandboxAdditions",
     "SandboxDied",
+    "SandboxEnv",
     "SandboxError",
     "SandboxFileError",
     "SandboxProvider",
@@ -68,6 +75,7 @@ __all__ = [
     "SnapshotFailed",
     "Stream",
     "WarmPool",
+    "build_base_image",
     "check_sandbox",
     "clean_sandboxes",
     "close_shared_providers",
@@ -76,4 +84,5 @@ __all__ = [
     "hold_shared_providers",
     "release_shared_providers",
     "shared_provider",
+    "with_additions",
 ]

@@ -1,4 +1,4 @@
-"""The interface between environments and the place where untrusted code runs."""
+"""The interface of sandboxes: where untrusted code runs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from trajgym.trajectory import AsyncClosing
+from trajgym.trajectory._internal import AsyncClosing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from trajgym.envs.sandbox._shell import Shell
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trajgym.envs.sandbox._trees import FileEntry
 
 __all__ = [
+    "BASE_IMAGE",
     "CommandResult",
     "Limits",
     "Sandbox",
@@ -27,6 +28,8 @@ __all__ = [
 ]
 
 MIB = 1 << 20
+BASE_IMAGE = "trajgym/base:bookworm"
+"""Debian bookworm with python3, git and patch: the default image of containers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +38,8 @@ class Limits:
 
     Args:
         memory: bytes of memory, no swap; a command that needs more is killed (`oom_killed`).
-        cpus: share of processors.
-        pids: processes and threads at once.
+        cpus: processors that it may use, as a number that need not be whole.
+        pids: maximum number of processes and threads.
         disk: bytes that may be written, where the provider can bound it.
         output: bytes kept per output stream of a command: the head and the tail, the middle is
             dropped and counted while reading, so memory stays bounded.
@@ -51,14 +54,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """A program that runs as long as its sandbox does, as the sandbox's user.
+    """A program that runs as the sandbox's user for as long as the sandbox exists.
 
     Args:
-        name: to find it by.
-        command: a shell line that goes on running.
-        ready: a shell line that succeeds once the service can be used; it is tried again and
-            again. Nothing is waited for if empty.
-        seconds: deadline of that.
+        name: its key in :attr:`Sandbox.services`.
+        command: a shell line that keeps running.
+        ready: a shell line that succeeds once the service can be used; it is repeated until it
+            does. If empty, the service counts as ready immediately.
+        seconds: deadline for the service to become ready.
     """
 
     name: str
@@ -69,22 +72,26 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSpec:
-    """What to start.
+    """Specification of a sandbox.
 
     Args:
-        image: name of a container image. Providers without images ignore it.
+        image: name of a container image; empty takes `BASE_IMAGE`, which ``trajgym sandboxes
+            prepare`` makes. Providers without images ignore it.
         trees: directories copied in at start, ``{absolute path inside: directory on the host}``;
             the agent may change its copy. Providers with images skip the paths that the label
             ``trajgym.holds`` of ``image`` names (colon-separated).
-        readonly: directories shown read-only, same form (interpreters, wheels).
-        workdir: where commands run unless told otherwise; created if missing.
+        readonly: directories of the host mounted read-only, in the same form (interpreters,
+            wheels).
+        mounts: directories of the host, in the same form, that are never copied: read-only, large,
+            and needed at once. Docker's engine must be on this host.
+        workdir: where commands run by default; created if missing.
         env: environment variables of every command.
         user: ``uid:gid`` of commands; None is the provider's unprivileged default.
-        network: whether the outside can be reached. Off unless a task needs it.
-        allow: the only places that can be reached while ``network`` is off, each ``host:port``,
-            or ``host:port=target:port`` where the host of the sandbox knows it by another name
-            or port. Inside, the names stand in ``/etc/hosts``; nothing else resolves or has a
-            route. TCP only. A name may lead to public addresses only, unless its target is given.
+        network: whether the sandbox has network access; off by default.
+        allow: the only endpoints that can be reached while ``network`` is off, each ``host:port``,
+            or ``host:port=target:port`` where the host connects to another name or port. Inside,
+            the names are in ``/etc/hosts``; nothing else resolves or has a route. TCP only. A
+            name may resolve to public addresses only, unless its target is given.
         services: programs that are started before :meth:`SandboxProvider.start` returns, and
             again in a fork; they end with the sandbox.
         readonly_root: whether only ``workdir``, the home directory and ``/tmp`` can be written.
@@ -97,6 +104,7 @@ class SandboxSpec:
     image: str = ""
     trees: Mapping[str, Path] = field(default_factory=dict)
     readonly: Mapping[str, Path] = field(default_factory=dict)
+    mounts: Mapping[str, Path] = field(default_factory=dict)
     workdir: str = "/work"
     env: Mapping[str, str] = field(default_factory=dict)
     user: str | None = None
@@ -129,6 +137,11 @@ class CommandResult(NamedTuple):
         """True if the command ended by itself with status 0."""
         return self.exit_code == 0 and not self.timed_out
 
+    @property
+    def text(self) -> str:
+        """Standard output, then standard error, with U+FFFD for what is not UTF-8."""
+        return (self.stdout + self.stderr).decode(errors="replace")
+
 
 class Snapshot(NamedTuple):
     """The file state of a sandbox at one moment; processes and tmpfs are not part of it."""
@@ -148,24 +161,24 @@ class Sandbox(AsyncClosing):
     id: str
     spec: SandboxSpec
     shells: dict[str, Shell]
-    """Shells that are open, by name."""
+    """Open shells, by name."""
     services: dict[str, Shell]
-    """Shells that hold the spec's services, by name; what a service says is late output."""
+    """Shells that run the spec's services, by name; a service's output is their late output."""
     lost: tuple[str, ...]
-    """What a fork did not take along, in words; empty for a sandbox that is no fork."""
+    """Descriptions of what a fork could not copy; empty for a sandbox that is not a fork."""
 
     @property
     @abstractmethod
     def alive(self) -> bool:
-        """False once it was closed, or is known to be gone; asks nobody."""
+        """False once it is closed or known to be gone; does not contact the engine."""
 
     def assign(self, spec: SandboxSpec) -> None:
-        """Note for whom it is used from now on: a spec that differs in its labels only."""
+        """Replace the spec by one that differs in its labels only."""
         self.spec = spec
 
     @abstractmethod
     async def settle(self) -> None:
-        """Wait until the first command will find everything ready."""
+        """Wait until commands can run without delay."""
 
     @abstractmethod
     async def shell(
@@ -179,9 +192,9 @@ class Sandbox(AsyncClosing):
         """Open a shell that keeps directory, variables and background processes.
 
         Args:
-            name: to find it in a fork; numbered by default.
-            program: any POSIX shell that is there inside.
-            cwd: where it begins; the spec's ``workdir`` if None.
+            name: key in :attr:`shells`, here and in forks; a number by default.
+            program: any POSIX shell that is installed inside.
+            cwd: its first working directory; the spec's ``workdir`` if None.
             env: variables added to the spec's.
 
         Raises:
@@ -199,19 +212,19 @@ class Sandbox(AsyncClosing):
         env: Mapping[str, str] | None = None,
         limit: int = 64 * MIB,
     ) -> Stream:
-        """Start a program that goes on running and speaks in lines over stdin and stdout.
+        """Start a long-running program that exchanges lines over stdin and stdout.
 
-        It sees no end of its stdin before the stream is closed. Forks and snapshots leave it out.
+        Its stdin stays open until the stream is closed. Forks and snapshots do not include it.
 
         Args:
-            command: an argument vector. A program that can't be started has ended at once.
+            command: an argument vector. If the program can't be started, the stream ends.
             cwd: directory inside the sandbox; the spec's ``workdir`` if None.
             env: variables added to the spec's.
             limit: bytes of output that may wait to be read.
 
         Raises:
             InvalidInput: the vector is empty, or a variable has no proper name.
-            SandboxError: the program did not begin in time.
+            SandboxError: the program did not start in time.
             SandboxDied: the sandbox is gone.
         """
 
@@ -225,10 +238,10 @@ class Sandbox(AsyncClosing):
         env: Mapping[str, str] | None = None,
         stdin: bytes = b"",
     ) -> CommandResult:
-        """Run a command to its end, its timeout, or its death.
+        """Run a command until it exits, is killed, or times out.
 
         Args:
-            command: a shell line, or an argument vector that no shell touches.
+            command: a shell line, or an argument vector that is run without a shell.
             timeout: seconds until the whole process tree is killed; must be positive.
             cwd: directory inside the sandbox; the spec's ``workdir`` if None.
             env: variables added to the spec's.
@@ -260,7 +273,7 @@ class Sandbox(AsyncClosing):
 
     @abstractmethod
     async def list_files(self, path: str = ".") -> list[FileEntry]:
-        """List a directory inside, sorted by name, without what lies below.
+        """List the entries of a directory inside, sorted by name; not recursive.
 
         Raises:
             SandboxFileError: missing, not a directory, or too many entries.
@@ -271,8 +284,8 @@ class Sandbox(AsyncClosing):
     async def upload(self, source: Path, path: str, *, limit: int = 256 * MIB) -> None:
         """Copy a directory of the host into the sandbox, as the sandbox's user.
 
-        Files that are there stay unless the copy brings the same names. Links stay links, and are
-        followed inside only. Needs ``tar`` inside.
+        Existing files stay unless the copy has the same names. Symbolic links are copied as links
+        and resolved inside only. Needs ``tar`` inside.
 
         Raises:
             SandboxFileError: not a directory, larger than ``limit`` bytes, or not permitted.
@@ -284,19 +297,19 @@ class Sandbox(AsyncClosing):
         """Copy a directory inside to a new directory on the host. Needs ``tar`` inside.
 
         Returns:
-            What was left out, as ``path: reason``: links that lead out of it, devices, sockets.
+            What was left out, as ``path: reason``: links that point outside, devices, sockets.
 
         Raises:
-            SandboxFileError: missing, larger than ``limit`` bytes, or ``target`` is there already.
+            SandboxFileError: missing, larger than ``limit`` bytes, or ``target`` exists.
             SandboxDied: the sandbox is gone.
         """
 
     @abstractmethod
     async def snapshot(self) -> Snapshot:
-        """Keep the file state of this moment; see :meth:`SandboxProvider.restore`.
+        """Save the current file state; see :meth:`SandboxProvider.restore`.
 
         Raises:
-            SnapshotFailed: the state could not be kept.
+            SnapshotFailed: the state could not be saved.
             SandboxDied: the sandbox is gone.
         """
 
@@ -304,17 +317,17 @@ class Sandbox(AsyncClosing):
     async def forks(self, count: int, *, timeout: float = 120.0) -> list[Self]:
         """Make independent copies of this sandbox as it is now.
 
-        Files come along, and every shell with its directory and environment, by its name in
-        ``shells``. Processes, ``/dev/shm`` and shell variables that are not exported don't:
-        :attr:`lost` of the copy names what there was. This sandbox goes on untouched.
+        Files are copied, and so is every shell in ``shells`` with its directory and environment.
+        Processes, ``/dev/shm`` and shell variables that are not exported are not copied; the
+        copy's :attr:`lost` names those that existed. This sandbox is not changed.
 
         Args:
-            count: how many; one look at the files serves all.
-            timeout: seconds until all have to be there.
+            count: how many; the files are read once for all of them.
+            timeout: seconds in which all of them must have started.
 
         Raises:
-            SnapshotFailed: the files could not be copied, whole, as they were.
-            SandboxStartFailed: a copy did not come up; none is left then.
+            SnapshotFailed: the files could not be copied completely and unchanged.
+            SandboxStartFailed: a copy did not start; all copies are removed.
             SandboxDied: the sandbox is gone.
         """
 
@@ -324,18 +337,18 @@ class Sandbox(AsyncClosing):
 
     @abstractmethod
     async def close(self) -> None:
-        """Kill everything in it and free it. Idempotent, also for a sandbox that is gone."""
+        """Kill all processes inside and release its resources. Idempotent."""
 
 
 class SandboxProvider(AsyncClosing):
-    """Starts sandboxes of one kind. One instance serves many sessions at once."""
+    """Starts sandboxes of one kind. One instance serves many concurrent sessions."""
 
     name: str
     """``docker`` or ``embedded``; recorded with every session."""
 
     @abstractmethod
     async def check(self) -> None:
-        """Find out whether sandboxes can be started here.
+        """Check whether sandboxes can be started here.
 
         Raises:
             SandboxUnavailable: with the reason and what to do about it.
@@ -346,10 +359,10 @@ class SandboxProvider(AsyncClosing):
         """Start a sandbox.
 
         Raises:
-            ImageNotFound: the image is not here.
+            ImageNotFound: the image does not exist here.
             SandboxStartFailed: the engine refused, ``timeout`` seconds passed, or a service was
                 not ready in time.
-            SandboxUnavailable: no engine answers, or ``allow`` can't be promised here.
+            SandboxUnavailable: no engine answers, or ``allow`` is not supported here.
         """
 
     @abstractmethod
@@ -359,26 +372,34 @@ class SandboxProvider(AsyncClosing):
         """Start a new sandbox with the file state of a snapshot.
 
         Raises:
-            SnapshotFailed: the snapshot is not there.
+            SnapshotFailed: the snapshot does not exist.
             SandboxStartFailed: as for :meth:`start`.
         """
 
     @abstractmethod
     async def discard(self, snapshot: Snapshot) -> None:
-        """Free a snapshot. Idempotent."""
+        """Delete a snapshot. Idempotent."""
 
     @abstractmethod
     async def reap(self) -> int:
         """Remove what killed processes left behind, and nothing else; return how many sandboxes.
 
         A sandbox is left behind when the process that started it (recorded in its labels with
-        pid, start time and host boot) no longer lives.
+        pid, start time and host boot) has exited.
         """
 
     @abstractmethod
     async def close(self) -> None:
         """Close every sandbox and snapshot that this provider made. Idempotent."""
 
+    def use_ready(self, take: Callable[[SandboxSpec], Sandbox | None]) -> None:
+        """Use sandboxes that are already started for forks, where this provider supports it.
+
+        Args:
+            take: returns an unused sandbox of a spec, or None if there is none; the sandbox then
+                belongs to this provider's caller.
+        """
+
     @abstractmethod
     def isolation(self) -> dict[str, str]:
-        """Say what is isolated and what is not, as ``{aspect: sentence}``, for people to read."""
+        """Describe what is isolated and what is not, as ``{aspect: sentence}``."""

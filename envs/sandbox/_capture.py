@@ -1,4 +1,4 @@
-"""Bounded capture of endless output, in time linear in what was read."""
+"""Bounded capture of output of any length, in time linear in what was read."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ CHUNK = 1 << 16
 
 
 class Capture:
-    """Keeps the first and the last bytes of a stream and counts what lay between.
+    """Keeps the first and the last bytes of a stream and counts those between them.
 
     Args:
-        limit: most bytes kept; half of them are the head.
+        limit: maximum bytes kept; half of them are the head.
     """
 
     __slots__ = ("_head", "_head_room", "_tail", "_tail_limit", "_tail_size", "total")
@@ -56,10 +56,10 @@ class Capture:
 
 
 class MarkedCapture:
-    """A capture of a stream that ends with a secret mark and one line behind it.
+    """A capture of a stream that ends with a secret mark and one line after it.
 
     Args:
-        mark: bytes that nobody but the sender of the end knows.
+        mark: secret bytes, known only to what writes the end.
         limit: see :class:`Capture`.
     """
 
@@ -72,7 +72,7 @@ class MarkedCapture:
         self._after: bytearray | None = None
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Take the next bytes; what follows the line behind the mark is :attr:`rest`."""
+        """Take the next bytes; what follows the line after the mark is :attr:`rest`."""
         if self._after is not None:
             if len(self._after) < CHUNK:
                 self._after += data
@@ -84,21 +84,21 @@ class MarkedCapture:
             self._after = bytearray(seen[at + len(self._mark) :])
             self._pending = b""
             return
-        # The mark may be cut in two: hold back as much as could be its beginning.
+        # The mark may be split over two reads: hold back what could be its beginning.
         hold = len(self._mark) - 1
         self._capture.feed(seen[:-hold])
         self._pending = seen[-hold:]
 
     @property
     def ending(self) -> bytes | None:
-        """The line behind the mark; None as long as it has not come whole."""
+        """The line after the mark; None until it is complete."""
         if self._after is None or b"\n" not in self._after:
             return None
         return bytes(self._after).partition(b"\n")[0]
 
     @property
     def rest(self) -> bytes:
-        """What came behind that line, up to a bound: somebody else's words."""
+        """What another process wrote after that line, up to a bound."""
         return bytes(self._after or b"").partition(b"\n")[2]
 
     def result(self) -> tuple[bytes, int]:

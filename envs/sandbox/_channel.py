@@ -21,38 +21,38 @@ STDERR = 2
 
 
 class Channel(ABC):
-    """What a shell is told and what it says; made by the sandbox's engine."""
+    """The input and outputs of a shell; made by the sandbox's engine."""
 
     def __init__(self) -> None:
         self.sink: Callable[[int, bytes | memoryview], None] | None = None
-        """Takes (1 stdout or 2 stderr, bytes) at once; the bytes are gone when it returns."""
+        """Called with 1 (stdout) or 2 (stderr) and bytes that are valid only during the call."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the shell has ended or its streams were cut."""
+        """Done when the shell has exited or its streams were closed."""
 
     @abstractmethod
     def send(self, data: bytes) -> None:
-        """Write to the shell's stdin; does nothing once it has ended."""
+        """Write to the shell's stdin; does nothing once it has exited."""
 
     @abstractmethod
     def close(self) -> None:
-        """Drop the streams at once. Idempotent."""
+        """Close the streams immediately. Idempotent."""
 
     def take(self, kind: int, data: bytes | memoryview) -> None:
-        """Pass on what the shell said; nobody's output is dropped."""
+        """Pass output to the sink; without a sink it is dropped."""
         if self.sink is not None:
             self.sink(kind, data)
 
     def check(self) -> None:
-        """Look whether it has ended; called when one of the streams did."""
+        """Check whether the shell has ended; called when one of its streams has."""
 
     def end(self) -> None:
-        """Note that no more will come."""
+        """Mark the channel as ended."""
         if not self.ended.done():
             self.ended.set_result(None)
 
 
 class LateOutput:
-    """What processes write after the command that started them has ended.
+    """Output that processes write after the command that started them has ended.
 
     Args:
         limit: bytes kept; both streams count together.
@@ -75,9 +75,9 @@ class Request:
     """One command of a shell while it runs.
 
     Args:
-        shell: what runs it; its end is the end of the request.
+        shell: runs it; the request ends if the shell exits.
         outputs: where the command's output and the report come; the shell's own channel, or
-            another one that took its place.
+            another one that replaced it.
         limit: bytes kept of each stream.
         key: what the report begins with; random by default.
     """
@@ -113,14 +113,14 @@ class Request:
             self._done.set_result(None)
 
     async def ended(self) -> Report | None:
-        """Wait for the report; None if the shell died without one, or it makes no sense."""
+        """Wait for the report; None if the shell exited without one, or it is malformed."""
         return await asyncio.shield(self._done)
 
     def finish(self, late: LateOutput | None = None) -> None:
-        """Leave the channels.
+        """Detach from the channels.
 
         Args:
-            late: takes what comes later and is not this command's, if anybody asks for it.
+            late: takes later output, which is not this command's; dropped if None.
         """
         self._outputs.sink = late
         if late is not None:

@@ -1,4 +1,4 @@
-"""What both kinds of sandbox share: commands checked and wrapped, files by way of commands."""
+"""What both kinds of sandbox share: checked and wrapped commands, and files through commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from trajgym.envs.sandbox._aio import see_through
+from trajgym.envs._threads import finish_despite_cancel
 from trajgym.envs.sandbox._base import MIB, CommandResult, Sandbox, SandboxSpec
 from trajgym.envs.sandbox._disk import DiskWatch
 from trajgym.envs.sandbox._errors import SandboxDied, SandboxFileError
@@ -40,7 +40,7 @@ HOME = "/home/agent"
 FILE_SECONDS = 60.0
 TREE_SECONDS = 300.0
 ARGUMENT_LIMIT = 128 * 1024 - 1
-"""Linux takes no longer single argument or variable."""
+"""Linux accepts no longer single argument or variable."""
 
 READ = """\
 if [ ! -e "$1" ]; then exit 61; fi
@@ -71,19 +71,19 @@ def command_env(spec: SandboxSpec) -> dict[str, str]:
         "TERM": "dumb",
         "PAGER": "cat",
         "GIT_PAGER": "cat",
-        # Programs see all processors of the host, whatever share they get.
+        # Programs see all processors of the host, regardless of their limit.
         "OMP_NUM_THREADS": threads,
         **spec.env,
     }
 
 
 def check_spec(spec: SandboxSpec) -> None:
-    """Refuse a spec that no provider could start.
+    """Check a spec for what no provider could start.
 
     Raises:
         InvalidInput: a path inside is not absolute, or a limit is not positive.
     """
-    for path in (spec.workdir, *spec.trees, *spec.readonly):
+    for path in (spec.workdir, *spec.trees, *spec.readonly, *spec.mounts):
         if not path.startswith("/") or posixpath.normpath(path) != path or path[:2] in {"/", "//"}:
             raise InvalidInput(
                 f"sandbox path {path!r} must be absolute, normal and below the root, like /work"
@@ -97,7 +97,7 @@ def check_spec(spec: SandboxSpec) -> None:
             raise InvalidInput(f"sandbox limit {name}={getattr(limits, name)} must be positive")
     _check_services(spec)
     if plan_routes(spec.allow) and spec.network:
-        raise InvalidInput("network=True reaches everything: leave it away where allow names hosts")
+        raise InvalidInput("network=True reaches everything: omit it where allow names hosts")
     if spec.user is not None:
         uid, _, gid = spec.user.partition(":")
         if not (uid.isdigit() and gid.isdigit()):
@@ -117,12 +117,12 @@ def _vector(command: str | Sequence[str]) -> list[str]:
     words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
     if not words or not words[0]:
         raise InvalidInput("an argument vector needs a program")
-    # Lone surrogates come from models that emit broken escapes; no program could take them.
+    # Lone surrogates come from models that emit broken escapes; they can't be passed to a program.
     return [word.encode(errors="replace").decode() for word in words]
 
 
 def _refusal(words: Sequence[str], env: Mapping[str, str]) -> str:
-    """Why the kernel could not start this command; empty if it can."""
+    """Return why the kernel could not start this command; empty if it can."""
     texts = [*words, *(f"{key}={value}" for key, value in env.items())]
     if any("\0" in text for text in texts):
         return "the command holds a NUL byte"
@@ -131,14 +131,14 @@ def _refusal(words: Sequence[str], env: Mapping[str, str]) -> str:
         return f"the command is too long ({longest} bytes): write a file and run that"
     for key in env:
         if not is_name(key):
-            return f"{key!r} is not a name of a variable"
+            return f"{key!r} is not a valid variable name"
     return ""
 
 
 class CommandSandbox(Sandbox):
     """A sandbox whose files are read and written by commands inside it.
 
-    So links that the agent made are followed where the agent is, never on the host.
+    Links that the agent made are therefore resolved inside, never on the host.
     """
 
     _closed = False
@@ -152,7 +152,7 @@ class CommandSandbox(Sandbox):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def assign(self, spec: SandboxSpec) -> None:
-        """See :meth:`Sandbox.assign`; what carries the labels follows in the background."""
+        """See :meth:`Sandbox.assign`; labels outside this process are updated in the background."""
         self.spec = spec
         task = asyncio.create_task(self._relabel(spec.labels))
         self._tasks.add(task)
@@ -160,14 +160,14 @@ class CommandSandbox(Sandbox):
 
     @abstractmethod
     async def _relabel(self, labels: Mapping[str, str]) -> None:
-        """Let people see from outside for whom this is; raises nothing."""
+        """Show from outside which session this belongs to; raises nothing."""
 
     @abstractmethod
     async def _disk_use(self) -> int:
-        """Bytes that the sandbox's files take."""
+        """Return the bytes that the sandbox's files take."""
 
     def watch_disk(self, kill: Callable[[], Awaitable[None]]) -> DiskWatch:
-        """Begin to watch a command; it is killed when the sandbox's files outgrow their limit."""
+        """Begin to watch a command; it is killed when the sandbox's files exceed their limit."""
         return DiskWatch(self._measure_disk, kill, self.spec.limits.disk, self._disk_used)
 
     async def _measure_disk(self) -> int:
@@ -181,25 +181,25 @@ class CommandSandbox(Sandbox):
     async def forks(self, count: int, *, timeout: float = 120.0) -> list[Self]:
         """See :meth:`Sandbox.forks`."""
         if count < 1:
-            raise InvalidInput(f"forks({count}): ask for at least one")
+            raise InvalidInput(f"forks({count}): count must be at least 1")
         if self._closed:
             raise SandboxDied(f"sandbox {self.id} is closed; start another one")
         states = [await shell.state() for shell in list(self.shells.values())]
-        lost = [f"what runs in shell {name!r}" for name, s in self.shells.items() if s.busy]
+        lost = [f"processes of shell {name!r}" for name, s in self.shells.items() if s.busy]
         lost += [f"the environment of busy shell {s.name!r}" for s in states if not s.exports]
         copies = await self._copies(count, timeout)
         try:
             for copy in copies:
-                copy.lost = ("processes in the background", "what is in /dev/shm", *lost)
+                copy.lost = ("background processes", "the files in /dev/shm", *lost)
             await asyncio.gather(*(copy.start_services() for copy in copies))
             await asyncio.gather(*(copy.open_shells(states) for copy in copies))
         except BaseException:
-            await see_through(close_all(copies))
+            await finish_despite_cancel(close_all(copies))
             raise
         return copies
 
     async def start_services(self) -> None:
-        """Start the spec's services that don't run yet, one after the other.
+        """Start those of the spec's services that are not running, one after the other.
 
         Raises:
             SandboxStartFailed: one was not ready in time.
@@ -209,7 +209,7 @@ class CommandSandbox(Sandbox):
                 self.services[service.name] = await start_service(self, service)
 
     async def open_shells(self, states: Sequence[ShellState]) -> None:
-        """Open shells as they were elsewhere."""
+        """Open shells with the state that they had in another sandbox."""
         for state in states:
             opener = partial(self.open_port, state.program, {})
             shell = Shell(state.name, state.program, state.cwd, self, opener)
@@ -219,12 +219,12 @@ class CommandSandbox(Sandbox):
     async def helper(
         self, words: Sequence[str], *, stdin: bytes, limit: int, timeout: float
     ) -> CommandResult:
-        """Run a command of ours, keeping more of its output than a command may have."""
+        """Run one of the library's commands, whose output may exceed the limit of a command's."""
         return await self._checked(words, timeout, "/", {}, stdin, limit)
 
     @abstractmethod
     async def open_port(self, program: str, env: Mapping[str, str]) -> ShellPort:
-        """Start a shell with these variables besides the spec's."""
+        """Start a shell with these variables in addition to the spec's."""
 
     async def shell(
         self,
@@ -380,7 +380,7 @@ class CommandSandbox(Sandbox):
     def _file_path(self, path: str) -> str:
         full = posixpath.join(self.spec.workdir, path)
         if not path or "\0" in path or len(full.encode(errors="replace")) > 4095:
-            raise SandboxFileError(f"{path[:80]!r} is not a path of a file")
+            raise SandboxFileError(f"{path[:80]!r} is not the path of a file")
         return full
 
 
@@ -390,13 +390,13 @@ def _file_error(
     if result.timed_out:
         reason = f"no answer within {FILE_SECONDS:g} s"
     else:
-        said = result.stderr.decode(errors="replace").strip()
-        reason = known.get(result.exit_code) or said or f"exit status {result.exit_code}"
+        output = result.stderr.decode(errors="replace").strip()
+        reason = known.get(result.exit_code) or output or f"exit status {result.exit_code}"
     return SandboxFileError(f"can't {verb} {path}: {reason}")
 
 
 async def close_all(sandboxes: Sequence[Sandbox]) -> None:
-    """Close several at once."""
+    """Close several concurrently."""
     await asyncio.gather(*(sandbox.close() for sandbox in sandboxes))
 
 
@@ -404,13 +404,13 @@ S = TypeVar("S", bound=Sandbox)
 
 
 async def gather_or_close(starts: Sequence[asyncio.Future[S]]) -> list[S]:
-    """Wait for all; if one fails or the caller is cancelled, those that came up are closed."""
+    """Wait for all; if one fails or the caller is cancelled, those that started are closed."""
     try:
         return list(await asyncio.gather(*starts))
     except BaseException:
         for start in starts:
             start.cancel()
-        await see_through(_close_started(starts))
+        await finish_despite_cancel(_close_started(starts))
         raise
 
 

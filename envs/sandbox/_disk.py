@@ -1,4 +1,4 @@
-"""Watching how much a command writes, where nothing else bounds it."""
+"""Watching how much a command writes, where nothing else limits it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ SLACK = 1 << 20
 
 
 class DiskWatch:
-    """Looks at a sandbox's files while one command runs; costs nothing if that is short.
+    """Measures a sandbox's files while a command runs; costs nothing for short commands.
 
-    Where they outgrew the limit before, the command may still remove some: only growth is
-    punished then.
+    If they exceeded the limit before, the command may still remove some: it is then killed only
+    if they grow.
 
     Args:
-        measure: returns the bytes that the files take.
+        measure: returns the size of the files in bytes.
         kill: ends the command.
-        limit: most bytes.
+        limit: maximum bytes.
         known: what was measured last.
     """
 
@@ -39,7 +39,7 @@ class DiskWatch:
         known: int,
     ) -> None:
         self.note = ""
-        """What to tell if the command was killed."""
+        """The message to add to stderr if the command was killed."""
         self._measure = measure
         self._kill = kill
         self._limit = limit
@@ -51,7 +51,7 @@ class DiskWatch:
         self._task = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
-        with contextlib.suppress(SandboxError):  # the command itself will hear of it
+        with contextlib.suppress(SandboxError):  # the command itself reports the error
             while True:
                 begun = time.monotonic()
                 used = await self._measure()
@@ -62,11 +62,11 @@ class DiskWatch:
                     )
                     await self._kill()
                     return
-                # Looking through many files must not become the main load.
+                # Measuring many files must not become the main load.
                 await asyncio.sleep(max(SECONDS, 10 * (time.monotonic() - begun)))
 
     def stop(self) -> None:
-        """Look no more: the command has ended."""
+        """Stop watching: the command has ended."""
         self._timer.cancel()
         if self._task is not None:
             self._task.cancel()

@@ -1,4 +1,4 @@
-"""What this host can offer to sandboxes, and what to do about what it can't."""
+"""What sandboxes can use on this host, and how to get what is missing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from trajgym.envs.sandbox._docker import DockerProvider
-from trajgym.envs.sandbox._docker_network import network_refusal
-from trajgym.envs.sandbox._embedded import NO_NETWORKS, EmbeddedProvider
+from trajgym.envs.sandbox._base import BASE_IMAGE
 from trajgym.envs.sandbox._errors import SandboxError, SandboxUnavailable
+from trajgym.envs.sandbox.docker._network import network_refusal
+from trajgym.envs.sandbox.docker._provider import DockerProvider
+from trajgym.envs.sandbox.embedded._provider import NO_NETWORKS, EmbeddedProvider
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,13 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Finding", "clean_sandboxes", "examine_sandboxes"]
 
-BASE = "trajgym/base:bookworm"
 LOW_SPACE = 10 << 30
 CHECK_SECONDS = 20.0
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     part: str
     """``docker`` or ``embedded``."""
@@ -34,13 +34,13 @@ class Finding(NamedTuple):
 
 
 async def examine_sandboxes() -> list[Finding]:
-    """Look at Docker and at the embedded sandbox; starts nothing that stays."""
+    """Check Docker and the embedded sandbox; nothing is left running."""
     docker, embedded = await asyncio.gather(_docker(), _embedded())
     return [*docker, *embedded]
 
 
 async def clean_sandboxes() -> dict[str, int]:
-    """Remove what killed processes left, of every kind that works here; return the counts."""
+    """Remove what killed processes left, for every kind that works here; return the counts."""
     counts = {}
     makers: list[Callable[[], DockerProvider | EmbeddedProvider]] = [
         DockerProvider,
@@ -64,13 +64,13 @@ async def _docker() -> list[Finding]:
                 await provider.check()
                 info, images, ours = await provider.engine.call(_ask)
         except (SandboxError, TimeoutError) as error:
-            said = str(error) or f"no engine answers within {CHECK_SECONDS:g} s"
-            return [Finding("docker", "missing", said)]
+            text = str(error) or f"no engine answers within {CHECK_SECONDS:g} s"
+            return [Finding("docker", "missing", text)]
     findings = [Finding("docker", "good", f"engine {info['ServerVersion']} answers")]
     findings += [_driver(info), _groups(info), _seccomp(info), _runtimes(info), _base(images)]
     findings.append(_allow(network_refusal(provider.engine)))
     findings += _space("docker", info.get("DockerRootDir", ""))
-    findings.append(Finding("docker", "good", f"{ours} containers of this project are there"))
+    findings.append(Finding("docker", "good", f"{ours} containers of this project exist"))
     return findings
 
 
@@ -88,9 +88,9 @@ def _driver(info: dict[str, Any]) -> Finding:
     return Finding(
         "docker",
         "limited",
-        f"storage driver {driver}, its files can't be read here: forks are commits, several times "
-        "slower",
-        "run as root beside an engine with overlay2, or live with it",
+        f"storage driver {driver}, its files can't be read here: forks commit an image, "
+        "which is several times slower",
+        "for fast forks run as root on the engine's host, with overlay2",
     )
 
 
@@ -121,7 +121,7 @@ def _seccomp(info: dict[str, Any]) -> Finding:
 
 def _runtimes(info: dict[str, Any]) -> Finding:
     if "runsc" in (info.get("Runtimes") or {}):
-        return Finding("docker", "good", "gVisor is there: DockerProvider(runtime='runsc')")
+        return Finding("docker", "good", "gVisor is installed: use DockerProvider(runtime='runsc')")
     return Finding(
         "docker",
         "limited",
@@ -132,15 +132,17 @@ def _runtimes(info: dict[str, Any]) -> Finding:
 
 def _allow(refusal: str) -> Finding:
     if refusal:
-        said = f"no allow-list of places that may be reached: {refusal}"
-        return Finding("docker", "limited", said)
-    return Finding("docker", "good", "places that may be reached can be named (allow)")
+        text = f"allow-lists of reachable endpoints are not supported: {refusal}"
+        return Finding("docker", "limited", text)
+    return Finding("docker", "good", "allow-lists of reachable endpoints (allow) are supported")
 
 
 def _base(images: set[str]) -> Finding:
-    if BASE in images:
-        return Finding("docker", "good", f"image {BASE} is there")
-    return Finding("docker", "missing", f"image {BASE} is not there", "run scripts/base-image.sh")
+    if BASE_IMAGE in images:
+        return Finding("docker", "good", f"image {BASE_IMAGE} is there")
+    return Finding(
+        "docker", "missing", f"image {BASE_IMAGE} is not there", "run: trajgym sandboxes prepare"
+    )
 
 
 def _space(part: Literal["docker", "embedded"], path: str | Path) -> list[Finding]:
@@ -149,8 +151,8 @@ def _space(part: Literal["docker", "embedded"], path: str | Path) -> list[Findin
     except OSError:
         return []
     if free < LOW_SPACE:
-        said = f"{free >> 30} GiB are free in {path}"
-        return [Finding(part, "limited", said, "remove images or files that nobody needs")]
+        text = f"{free >> 30} GiB are free in {path}"
+        return [Finding(part, "limited", text, "remove images or files that are not needed")]
     return [Finding(part, "good", f"{free >> 30} GiB are free in {path}")]
 
 
@@ -160,25 +162,25 @@ async def _embedded() -> list[Finding]:
             async with asyncio.timeout(CHECK_SECONDS):
                 await provider.check()
         except (SandboxError, TimeoutError) as error:
-            said = str(error) or f"no sandbox starts within {CHECK_SECONDS:g} s"
-            return [Finding("embedded", "missing", said)]
+            text = str(error) or f"no sandbox starts within {CHECK_SECONDS:g} s"
+            return [Finding("embedded", "missing", text)]
         findings = [Finding("embedded", "good", f"namespaces work, by {provider.tool}")]
         if await provider.mounts.call(provider.layers.usable):
             findings.append(Finding("embedded", "good", "layers can be stacked: forks are fast"))
         else:
-            said = "layers can't be stacked here: forks copy what was changed"
+            text = "layers can't be stacked here: forks copy all changed files"
             advice = "run as root with the sandboxes (TRAJGYM_SANDBOX_DIR) on a disk like ext4"
-            findings.append(Finding("embedded", "limited", said, advice))
+            findings.append(Finding("embedded", "limited", text, advice))
         if os.geteuid() == 0:
-            said = "places that may be reached can be named (allow), and services declared"
-            findings.append(Finding("embedded", "good", said))
+            text = "allow-lists of reachable endpoints (allow) and services are supported"
+            findings.append(Finding("embedded", "good", text))
         else:
-            said = "no allow-list of places that may be reached, no services"
-            findings.append(Finding("embedded", "limited", said, NO_NETWORKS))
+            text = "allow-lists of reachable endpoints and services are not supported"
+            findings.append(Finding("embedded", "limited", text, NO_NETWORKS))
         findings += [
-            Finding("embedded", "limited", f"{aspect}: {said}", _ADVICE.get(aspect, ""))
-            for aspect, said in provider.isolation().items()
-            if "NOT" in said or "NO " in said
+            Finding("embedded", "limited", f"{aspect}: {text}", _ADVICE.get(aspect, ""))
+            for aspect, text in provider.isolation().items()
+            if "NOT" in text or "NO " in text
         ]
         return findings + await asyncio.to_thread(_space, "embedded", provider.root)
 

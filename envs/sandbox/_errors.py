@@ -4,14 +4,14 @@
 
     SandboxError                    the base; a session that meets one ends `failed:sandbox`
     ├── SandboxUnavailable          no engine answers, or the kernel does not allow it
-    ├── ImageNotFound               the image does not exist and can't be had
+    ├── ImageNotFound               the image does not exist and can't be pulled or built
     ├── SandboxStartFailed          the engine refused or the start timed out
-    ├── SandboxDied                 it was there and is gone: engine died, container removed
+    ├── SandboxDied                 the sandbox is gone: the engine died, the container was removed
     ├── SandboxFileError            a file can't be read or written (missing, too large, a link)
     └── SnapshotFailed              a snapshot could not be taken or restored
 
 A command that fails, times out, or runs out of memory is not an error: it is a
-:class:`~trajgym.envs.sandbox.CommandResult` that says so.
+:class:`~trajgym.envs.sandbox.CommandResult` that reports it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class SandboxError(TrajgymError):
-    """A sandbox could not do what it promises; outside the agent's control."""
+    """A sandbox failed, for a reason outside the agent's control."""
 
     part = "sandbox"
 
@@ -44,7 +44,7 @@ class ImageNotFound(SandboxError):
 
 
 class SandboxStartFailed(SandboxError):
-    """The sandbox did not come up; the message carries what the engine said."""
+    """The sandbox did not start; the message includes the engine's."""
 
 
 class SandboxDied(SandboxError):

@@ -6,10 +6,10 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Literal
 
-from trajgym.envs.sandbox._docker import DockerProvider
-from trajgym.envs.sandbox._embedded import EmbeddedProvider
 from trajgym.envs.sandbox._errors import SandboxUnavailable
 from trajgym.envs.sandbox._pool import WarmPool
+from trajgym.envs.sandbox.docker._provider import DockerProvider
+from trajgym.envs.sandbox.embedded._provider import EmbeddedProvider
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ __all__ = [
 ProviderName = Literal["auto", "docker", "embedded"]
 ENGINE_SECONDS = 3.0
 
-# One a process: a forked child has threads of its own to start.
+# One per process: a forked child has to start threads of its own.
 _shared: dict[tuple[int, str], SandboxProvider] = {}
 _holds: dict[int, int] = {}
-"""Runs that use the shared providers, by process."""
+"""Number of runs that use the shared providers, by process."""
 
 
 async def find_provider(name: ProviderName = "auto") -> SandboxProvider:
-    """Make a provider that was seen to work here.
+    """Make a provider and check that it works here.
 
     Args:
         name: ``docker``, ``embedded``, or ``auto``: Docker if an engine answers within 3 seconds,
@@ -73,12 +73,14 @@ async def _checked(provider: SandboxProvider) -> SandboxProvider:
 async def shared_provider(name: ProviderName = "auto", *, warm: int = 0) -> SandboxProvider:
     """Return this process's provider of a kind; the first call makes it, see :func:`find_provider`.
 
+    The first call also removes the sandboxes that dead processes left.
+
     Close it by :func:`close_shared_providers`, not by its own ``close``.
 
     Args:
         name: the kind.
         warm: how many sandboxes of a spec may be started ahead; if any, it is a
-            :class:`WarmPool`. The first call's number stands.
+            :class:`WarmPool`. Later calls don't change it.
     """
     ahead = "warm-" if warm else ""
     kinds = ("docker", "embedded") if name == "auto" else (name,)
@@ -86,6 +88,7 @@ async def shared_provider(name: ProviderName = "auto", *, warm: int = 0) -> Sand
         if (os.getpid(), ahead + kind) in _shared:
             return _shared[os.getpid(), ahead + kind]
     made = await find_provider(name)
+    await made.reap()
     if warm:
         made = WarmPool(made, idle=warm)
     kept = _shared.setdefault((os.getpid(), ahead + made.name), made)
@@ -110,7 +113,7 @@ def hold_shared_providers() -> None:
 
 
 async def release_shared_providers() -> None:
-    """End such a run; with the last one the providers are closed."""
+    """End such a run; the last one closes the providers."""
     left = _holds.pop(os.getpid(), 0) - 1
     if left > 0:
         _holds[os.getpid()] = left

@@ -20,7 +20,7 @@ __all__ = ["listen_in", "new_namespace", "visiting"]
 
 T = TypeVar("T")
 CLONE_NEWNET = 0x40000000
-SIOCGIFFLAGS, SIOCSIFFLAGS, SIOCSIFADDR, SIOCSIFNETMASK = 0x8913, 0x8914, 0x8916, 0x891C
+SIOCSIFFLAGS, SIOCSIFADDR, SIOCSIFNETMASK = 0x8914, 0x8916, 0x891C
 IFF_UP = 1
 BACKLOG = 64
 OWN = "/proc/thread-self/ns/net"
@@ -29,13 +29,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def new_namespace() -> int:
-    """Make a namespace that holds its own loopback and nothing else.
+    """Make a namespace with a loopback interface of its own and nothing else.
 
     Returns:
-        A descriptor; the namespace lives as long as it is open or a process is in there.
+        A descriptor; the namespace exists as long as it is open or a process is inside.
 
     Raises:
-        OSError: this process may not.
+        OSError: this process is not permitted to.
     """
 
     def make() -> int:
@@ -49,14 +49,14 @@ def new_namespace() -> int:
 
 
 def listen_in(namespace: int, routes: Sequence[Route]) -> list[socket.socket]:
-    """Open a listening socket for each route in a namespace; it is used from this one.
+    """Open a listening socket for each route in a namespace; it is used from outside of it.
 
     Args:
         namespace: a descriptor.
-        routes: addresses that are not loopback's are given to the namespace's loopback.
+        routes: addresses outside 127.0.0.0/8 are added to the namespace's loopback interface.
 
     Raises:
-        OSError: this process may not, or an address is taken.
+        OSError: this process is not permitted to, or an address is in use.
     """
 
     def listen() -> list[socket.socket]:
@@ -81,10 +81,10 @@ def listen_in(namespace: int, routes: Sequence[Route]) -> list[socket.socket]:
 
 @contextlib.contextmanager
 def visiting(namespace: int | None) -> Iterator[None]:
-    """Let this thread, and what it starts, be in a namespace; None changes nothing.
+    """Run this thread, and processes that it starts, in a namespace; None changes nothing.
 
     Raises:
-        OSError: it can't be entered, or left again.
+        OSError: it can't be entered or left.
     """
     if namespace is None:
         yield
@@ -110,7 +110,7 @@ def _add_addresses(addresses: Sequence[str]) -> None:
 
 
 def _in_thread(work: Callable[[], T]) -> T:
-    """Run in a thread that ends with it: the namespace that it enters is nobody else's."""
+    """Run in a new thread: the namespace that it enters must not affect other work."""
     with ThreadPoolExecutor(1, "trajgym-net") as pool:
         return pool.submit(work).result()
 

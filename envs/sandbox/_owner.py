@@ -1,4 +1,4 @@
-"""Which process a sandbox belongs to, and whether that process still lives."""
+"""Which process a sandbox belongs to, and whether that process is still running."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def _read(path: str) -> str:
 
 
 def _start_time(pid: int) -> str | None:
-    """Clock ticks between boot and the start of a process; None if it does not live."""
+    """Return the clock ticks from boot to the start of a process; None if it is not running."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
-    # The name of the process, in brackets, may hold anything.
+    # The name of the process, in brackets, may contain anything.
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else fields[19]
 
 
 @functools.cache
 def _place() -> tuple[str, str, str]:
-    """This host, its boot and this pid namespace, each as a short word."""
+    """Return identifiers of this host, its boot and this pid namespace."""
     host = hashlib.sha256(f"{socket.gethostname()}\n{_read('/etc/machine-id')}".encode())
     boot = _read("/proc/sys/kernel/random/boot_id").replace("-", "")
     namespace = str(Path("/proc/self/ns/pid").stat().st_ino)
@@ -39,16 +39,16 @@ def _place() -> tuple[str, str, str]:
 
 
 def own_token() -> str:
-    """Name this process for labels and file names: host, boot, pid namespace, pid, start time."""
+    """Identify this process in labels and file names: host, boot, pid namespace, pid, start."""
     pid = os.getpid()
     return ".".join((*_place(), str(pid), _start_time(pid) or "0"))
 
 
 def is_dead(token: str) -> bool:
-    """Whether the process of a token is known to live no more.
+    """Return whether the process of a token is known to have exited.
 
-    False for processes of other hosts and other pid namespaces (an engine may be shared): whoever
-    can't be seen is not judged.
+    False for processes of other hosts and other pid namespaces (an engine may be shared):
+    they are not visible from here.
     """
     fields = token.split(".")
     if len(fields) != 5 or not fields[3].isdigit():

@@ -1,4 +1,4 @@
-"""Sandboxes started before they are asked for."""
+"""A pool of sandboxes that are started before they are requested."""
 
 from __future__ import annotations
 
@@ -10,37 +10,40 @@ import os
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trajgym.envs.sandbox._aio import see_through
+from trajgym.envs._threads import finish_despite_cancel
 from trajgym.envs.sandbox._base import Sandbox, SandboxProvider, SandboxSpec, Snapshot
 from trajgym.envs.sandbox._command import close_all
-from trajgym.envs.sandbox._docker import DockerProvider
 from trajgym.envs.sandbox._errors import SandboxError, SandboxUnavailable
 from trajgym.envs.sandbox._shares import HostShares
-from trajgym.trajectory import InvalidInput
+from trajgym.trajectory import InvalidInput, TrajgymError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 __all__ = ["WarmPool"]
 
 _log = logging.getLogger(__name__)
 WINDOW = 30.0
-"""Seconds of demand that are kept ready for."""
+"""Seconds over which demand is counted."""
 START_SECONDS = 120.0
 RETRY_SECONDS = 5.0
 REFILL_SECONDS = 0.2
 
 
 class NoShare(SandboxUnavailable):
-    """The host's shares are taken."""
+    """The host's limit of waiting sandboxes is reached."""
 
 
 @dataclass(slots=True)
 class _Kind:
-    """Sandboxes of one spec, labels apart."""
+    """Idle sandboxes of one spec, ignoring its labels."""
 
     spec: SandboxSpec
     idle: deque[Sandbox] = field(default_factory=deque)
     demand: deque[float] = field(default_factory=deque)
+    prepare: Callable[[Sandbox], Awaitable[None]] | None = None
     used: float = 0.0
     starting: int = 0
     refill: asyncio.TimerHandle | None = None
@@ -48,29 +51,29 @@ class _Kind:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def rest(self) -> None:
-        """Start no more of them."""
+        """Stop starting them."""
         if self.refill is not None:
             self.refill.cancel()
 
 
 class WarmPool(SandboxProvider):
-    """A provider that starts sandboxes ahead, so that most are handed out in a millisecond.
+    """A provider that starts sandboxes in advance, so that most requests take a millisecond.
 
-    For every spec that was asked for, as many are kept ready as were taken in the last half
-    minute, within ``idle`` a spec and ``total`` in all. Nothing ever comes back: a sandbox serves
-    one session and is closed. Forks of Docker sandboxes take ready ones, too.
+    For each requested spec, the pool keeps as many idle sandboxes as were taken in the last half
+    minute, but at most ``idle`` per spec and ``total`` overall. Sandboxes are never returned to the
+    pool: each serves one session and is then closed. Forks of Docker sandboxes also use idle ones.
 
-    A container's labels can't be changed once it is there: a ready one carries its owner's, and
-    those of the spec that was asked for first, without ``session``; the session that it is handed
-    to becomes part of its name.
+    A container's labels can't be changed after its creation: an idle one has the labels of its
+    owner and of the first requested spec, without ``session``; when it is taken, the session
+    becomes part of its name.
 
     Args:
         inner: starts them; closed with the pool.
-        idle: most that wait for one spec.
-        total: most that wait at all.
+        idle: maximum number of idle sandboxes per spec.
+        total: maximum number of idle sandboxes overall.
         reserve: bytes of the host's memory that stay free; below that none is started ahead.
         shares: what the pools of all processes of this host may keep waiting together.
-        seconds: after so long without demand, those that wait for a spec are closed.
+        seconds: time without demand after which the idle sandboxes of a spec are closed.
     """
 
     def __init__(
@@ -96,25 +99,34 @@ class WarmPool(SandboxProvider):
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
         self._closed = False
-        # As many as start no slower together than one after the other.
+        # Starting more concurrently makes each of them slower.
         self._slots = asyncio.Semaphore(2 * (os.cpu_count() or 1))
-        if isinstance(inner, DockerProvider):
-            inner.borrow = self.take
+        inner.use_ready(self.take)
+
+    def prepare(self, spec: SandboxSpec, work: Callable[[Sandbox], Awaitable[None]]) -> None:
+        """Run something in every sandbox of a spec that is started ahead, before it is ready.
+
+        Args:
+            spec: which sandboxes.
+            work: called with the sandbox; if it raises, the sandbox is closed. Sandboxes that are
+                started on demand, because none was ready, are not prepared.
+        """
+        self._kind(spec).prepare = work
 
     async def check(self) -> None:
         """See :meth:`SandboxProvider.check`."""
         await self.inner.check()
 
     def ready(self, spec: SandboxSpec) -> int:
-        """How many wait for this spec."""
+        """Return how many sandboxes of this spec are waiting."""
         kind = self._kinds.get(_key(spec))
         return 0 if kind is None else len(kind.idle)
 
     async def warm(self, spec: SandboxSpec, count: int = 1) -> None:
-        """Wait until so many (at most ``idle``) are ready.
+        """Wait until this many (at most ``idle``) are ready.
 
         Raises:
-            SandboxError: they can't be started, or the host's shares are taken.
+            SandboxError: they can't be started, or the host's limit is reached.
         """
         kind = self._kind(spec)
         while not self._closed:
@@ -130,11 +142,11 @@ class WarmPool(SandboxProvider):
                     raise error
 
     async def start(self, spec: SandboxSpec, *, timeout: float = START_SECONDS) -> Sandbox:
-        """See :meth:`SandboxProvider.start`; a ready sandbox is handed out if there is one."""
+        """See :meth:`SandboxProvider.start`; returns a ready sandbox if there is one."""
         return self.take(spec) or await self.inner.start(spec, timeout=timeout)
 
     def take(self, spec: SandboxSpec) -> Sandbox | None:
-        """Hand out a ready sandbox, if there is one, and begin to start the next."""
+        """Return a ready sandbox, if there is one, and start the next."""
         if self._closed:
             return None
         kind = self._kind(spec)
@@ -154,7 +166,7 @@ class WarmPool(SandboxProvider):
         return found
 
     def _refill_soon(self, kind: _Kind) -> None:
-        """A start takes a processor: let those who were just served use theirs first."""
+        """Refill after a moment: a start takes processor time that the new session needs first."""
         if kind.refill is None:
 
             def refill() -> None:
@@ -186,14 +198,14 @@ class WarmPool(SandboxProvider):
     async def _refill_one(self, kind: _Kind) -> None:
         try:
             await self._start(kind)
-        except SandboxError as error:
+        except TrajgymError as error:
             if self._closed:
                 return
             kind.not_before = time.monotonic() + RETRY_SECONDS
             if isinstance(error, NoShare):
                 _log.info("no sandbox is started ahead: %s", error)
                 return
-            # Whoever asks for it next hears it himself.
+            # The next caller that needs one gets the error itself.
             _log.warning("no sandbox could be started ahead: %s", error)
 
     async def _start(self, kind: _Kind) -> None:
@@ -206,12 +218,19 @@ class WarmPool(SandboxProvider):
                 try:
                     made = await self.inner.start(kind.spec, timeout=START_SECONDS)
                 except BaseException:
-                    await see_through(self._release(kind))
+                    await finish_despite_cancel(self._release(kind))
                     raise
-            await made.settle()
+            try:
+                if kind.prepare is not None:
+                    await kind.prepare(made)
+                await made.settle()
+            except BaseException:
+                await finish_despite_cancel(made.close())
+                await finish_despite_cancel(self._release(kind))
+                raise
             if made.alive:
                 kind.idle.append(made)
-            else:  # the pool was closed meanwhile
+            else:  # the pool was closed in the meantime
                 await self._release(kind)
         finally:
             kind.starting -= 1
@@ -220,18 +239,18 @@ class WarmPool(SandboxProvider):
     async def _claim(self, kind: _Kind) -> None:
         memory = kind.spec.limits.memory
         try:
-            refusal = await see_through(asyncio.to_thread(self._shares.claim, memory))
+            refusal = await finish_despite_cancel(asyncio.to_thread(self._shares.claim, memory))
         except OSError as error:
-            refusal = f"the host's shares can't be kept: {error}"
+            refusal = f"the host's file of shares can't be used: {error}"
         if refusal:
             raise NoShare(refusal)
 
     async def _release(self, kind: _Kind) -> None:
         memory = kind.spec.limits.memory
         try:
-            await see_through(asyncio.to_thread(self._shares.release, memory))
+            await finish_despite_cancel(asyncio.to_thread(self._shares.release, memory))
         except (OSError, SandboxError) as error:
-            _log.warning("a share of the host was not given back: %s", error)
+            _log.warning("a share of the host was not returned: %s", error)
 
     async def _drop(self, kind: _Kind) -> None:
         releases = [self._release(kind) for _ in kind.idle]
@@ -285,7 +304,7 @@ class WarmPool(SandboxProvider):
             self._alarm.cancel()
         for kind in self._kinds.values():
             kind.rest()
-        await see_through(self._close())
+        await finish_despite_cancel(self._close())
 
     async def _close(self) -> None:
         await self.inner.close()
@@ -297,7 +316,7 @@ class WarmPool(SandboxProvider):
 
 
 def _key(spec: SandboxSpec) -> tuple[Any, ...]:
-    """Everything of a spec that makes a difference inside."""
+    """Return all parts of a spec that make a difference inside."""
     found: list[Any] = []
     for entry in dataclasses.fields(spec):
         value = getattr(spec, entry.name)
@@ -310,7 +329,7 @@ def _key(spec: SandboxSpec) -> tuple[Any, ...]:
 
 
 def _free_memory() -> int:
-    """Bytes of memory that the host can still give; much where that is not known."""
+    """Return the host's available memory in bytes; a large number where that is unknown."""
     try:
         with open("/proc/meminfo") as file:  # noqa: PTH123  short and often
             for line in file:

@@ -1,4 +1,4 @@
-"""Listing what runs inside, with a shell alone: minimal images have no ps."""
+"""Lists the processes inside with shell built-ins: minimal images have no ps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trajgym.envs.sandbox._protocol import MARK
 __all__ = ["LIST", "Process", "read_processes"]
 
 # First the shell's own pid, then one line a process: pid, parent, state, whose it is (keep: the
-# container's own, host: a shell of ours or its copy, job: anything else), name. A variable tells.
+# container's own, shell: a shell of ours or its copy, job: anything else), name. A variable has it.
 LIST = (
     r"""
 echo $$
@@ -30,7 +30,7 @@ for _tg_d in /proc/[0-9]*; do
     + r"""=keep*) _tg_kind=keep; break ;;
         *"""
     + MARK
-    + r"""=host-*) _tg_kind=host; break ;;
+    + r"""=shell-*) _tg_kind=shell; break ;;
         esac
     done <"$_tg_d/environ"
     [ -z "$_tg_state" ] || echo "${_tg_d#/proc/} $_tg_parent $_tg_state $_tg_kind $_tg_name"
@@ -48,7 +48,7 @@ class Process(NamedTuple):
 
 
 def read_processes(listing: bytes) -> list[Process]:
-    """Parse a listing; the dead, our own helpers and the first process are left out."""
+    """Parse a listing, without zombies, our own helpers and the first process."""
     own, *lines = listing.decode(errors="replace").splitlines() or [""]
     found = []
     for line in lines:
@@ -57,7 +57,7 @@ def read_processes(listing: bytes) -> list[Process]:
             continue
         pid, parent, state, kind, name = words
         # A shell of ours has no parent inside; its copies (subshells) have one.
-        ours = kind == "keep" or (kind == "host" and parent == "0")
+        ours = kind == "keep" or (kind == "shell" and parent == "0")
         if state not in {"Z", "X"} and not ours and pid not in {"1", own}:
             found.append(Process(int(pid), int(parent), name))
     return found

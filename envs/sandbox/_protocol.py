@@ -1,9 +1,9 @@
-"""What shells inside are told, as text that any POSIX shell reads, and what they report.
+"""Requests to shells inside, as text that any POSIX shell reads, and their reports.
 
-A shell reads lines from its stdin. Behind every command it writes the request's key to both
-streams, so that an end is known without asking the engine; on stderr a report follows. The key
-comes in two halves: a shell that prints what it reads (``set -v``, ``set -x``) never prints both
-together.
+A shell reads lines from its stdin. After every command it writes the request's key to both
+streams, so that the end is known without asking the engine; a report follows on stderr. The key
+is sent in two halves: a shell that prints what it reads (``set -v``, ``set -x``) never prints
+both together.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = [
 ]
 
 MARK = "TRAJGYM_COMMAND"
-"""Variable that marks every process of one command; the container's own carry `keep`."""
+"""Variable that marks every process of one command; the container's own processes have `keep`."""
 
 STDIN_LIMIT = 1 << 15
-"""Longer stdin is not worth spelling out for a shell."""
+"""Maximum bytes of stdin in a request; commands with a longer stdin run in a separate shell."""
 
 # Output goes to 7 and 8, so that a shell whose own stdout was closed can still report.
 BOOTSTRAP = r"""
@@ -83,14 +83,14 @@ a key and a size, and then so many bytes.
 
 
 class Report(NamedTuple):
-    """What a shell said behind a command."""
+    """What a shell reports after a command."""
 
     status: int
     """Exit status of the command."""
     oom_kills: int
-    """How many processes the memory limit has killed meanwhile."""
+    """The number of processes killed by the memory limit during the command."""
     pid: int
-    """The shell's own, as seen inside."""
+    """Pid of the shell, as seen inside."""
     left: frozenset[int]
     """Processes that are new children of the sandbox's first process: orphans of the command."""
     children: frozenset[int]
@@ -104,7 +104,7 @@ class Report(NamedTuple):
 
 
 def read_report(line: bytes) -> Report | None:
-    """Parse the line behind a key; None if it makes no sense (whoever wrote it)."""
+    """Parse the line after a key; None if it is malformed (a command may have written it)."""
     parts = line.decode(errors="replace").strip(" ").split(";", 6)
     try:
         status, kills, pid = map(int, parts[:3])
@@ -115,21 +115,21 @@ def read_report(line: bytes) -> Report | None:
 
 
 def quote(text: str) -> str:
-    """One word for a shell, whatever it holds (but NUL)."""
+    """Quote text as one word for a shell; it must not contain NUL."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 
 def is_name(text: str) -> bool:
-    """Whether a shell can export a variable of this name."""
+    """Return whether a shell can export a variable of this name."""
     return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) is not None
 
 
 def ready_text(key: tuple[str, str], *, silent: bool) -> bytes:
-    """Make a new shell ready for requests; it reports as behind a command, and all kills so far.
+    """Prepare a new shell for requests; it reports as after a command, with all kills so far.
 
     Args:
         key: see the module.
-        silent: whether remarks of the shell itself ("Killed") are dropped.
+        silent: whether the shell's own messages ("Killed") are dropped.
     """
     mute = "exec 2>/dev/null\n" if silent else ""
     return f"{BOOTSTRAP}\n{mute}_tg_kills=0\n_tg_end 0 {key[0]} {key[1]}\n".encode()
@@ -149,26 +149,26 @@ def command_text(
 
 
 def _spelled(data: bytes) -> str:
-    """A format for printf that prints these bytes."""
+    """Return a format for printf that prints these bytes."""
     plain = {*range(32, 127), 10} - {*b"'\\%"}
     return "'" + "".join(chr(b) if b in plain else f"\\{b:03o}" for b in data) + "'"
 
 
 def script_text(command: str, mark: str, stdin: str, key: tuple[str, str]) -> bytes:
-    """Run a command line in the shell itself, so that what it sets is kept.
+    """Run a command line in the shell itself, so that its variables are kept.
 
-    All of it is one line to the shell's parser: what the command switches on (echoing, tracing)
-    does not reach our own words.
+    The shell's parser reads all of it as one line: options that the command sets (echoing,
+    tracing) do not affect the lines added here.
     """
     word = f"EOF{key[0]}"
     source = f"<<'{word}'" if stdin else "</dev/null"
     begin = f"{{ _tg_begin; export {MARK}={mark}; }} 2>/dev/null"
     end = f"{{ _tg_end $? {key[0]} {key[1]}; }} 2>/dev/null"
-    # A line of its own first: bash needs one to get over a broken command.
+    # An empty line first: bash needs one to recover from a syntax error.
     text = f"\n{begin}; command eval {quote(command)} {source} >&7 2>&8 7>&- 8>&-; {end}\n"
     return (text + (f"{stdin}{word}\n" if stdin else "")).encode()
 
 
 def switch_text(stdout: str, stderr: str) -> bytes:
-    """Let the shell's output go to other files from now on."""
+    """Redirect the shell's output to other files from now on."""
     return f"exec 7>{quote(stdout)} 8>{quote(stderr)}\n".encode()

@@ -1,4 +1,4 @@
-"""Carries connections from a sandbox without network to the few places that it may reach."""
+"""Forwards connections from a sandbox without network to the endpoints that it may reach."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Relay"]
 
 _log = logging.getLogger(__name__)
 CONNECTIONS = 64
-"""At once, of one sandbox; more are refused."""
+"""Maximum number of simultaneous connections of one sandbox; more are refused."""
 DIAL_SECONDS = 10.0
 SILENT_SECONDS = 600.0
 CHUNK = 1 << 16
@@ -30,12 +30,12 @@ CHUNK = 1 << 16
 class Relay:
     """Listens inside a sandbox's network namespace and connects from this host's.
 
-    Inside, a name stands for an address of the sandbox's own loopback, so that nothing else has a
-    route out: no name server, no other host, no other port. TCP only.
+    Inside, a name resolves to an address of the sandbox's own loopback interface. Nothing else has
+    a route out: no name server, no other host, no other port. TCP only.
 
     Args:
-        name: of the sandbox, for messages.
-        routes: where to.
+        name: name of the sandbox, for messages.
+        routes: the endpoints.
     """
 
     def __init__(self, name: str, routes: Sequence[Route]) -> None:
@@ -45,13 +45,13 @@ class Relay:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, namespace: int) -> None:
-        """Begin to listen.
+        """Start listening.
 
         Args:
             namespace: a descriptor, needed only until this returns.
 
         Raises:
-            OSError: this process may not enter it.
+            OSError: this process is not permitted to enter it.
         """
         listening = asyncio.ensure_future(asyncio.to_thread(listen_in, namespace, self._routes))
         try:
@@ -89,7 +89,7 @@ class Relay:
                     each.transport.abort()
 
     async def close(self) -> None:
-        """Cut every connection and listen no more. Idempotent."""
+        """Close every connection and stop listening. Idempotent."""
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()
@@ -106,7 +106,7 @@ async def _dial(route: Route) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
     refusal: OSError | None = None
     for _, _, _, _, place in found:
         address = str(place[0])
-        # Whoever answers for a name must not choose an address inside this host's own networks.
+        # A name server must not be able to choose an address in this host's own networks.
         if not route.given and not ipaddress.ip_address(address.partition("%")[0]).is_global:
             refusal = OSError(f"{address} is not public: allow it by name:port={address}:port")
             continue

@@ -1,4 +1,4 @@
-"""The few places that a sandbox may reach, as its spec names them."""
+"""The endpoints that a sandbox may reach, from its spec."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 
 
 class Route(NamedTuple):
-    """One place that may be reached."""
+    """One endpoint that may be reached."""
 
     host: str
     """Name or IPv4 address that programs inside use."""
     port: int
     address: str
-    """Where it is listened for, inside the sandbox's own network."""
+    """Address on which the relay listens, inside the sandbox's own network."""
     target: str
-    """Name or address that is connected to from the host of the sandbox."""
+    """Name or address that the sandbox's host connects to."""
     target_port: int
     given: bool
-    """Whether the target was named apart: then it may be an address that is not public."""
+    """Whether the target was given separately: then it need not be a public address."""
 
 
 def plan_routes(allow: Sequence[str]) -> list[Route]:
@@ -47,12 +47,12 @@ def plan_routes(allow: Sequence[str]) -> list[Route]:
         address = addresses.setdefault(host, _address(host, len(addresses), entry))
         route = Route(host, port, address, target, target_port, bool(given) or host == address)
         if routes.setdefault((host, port), route) != route:
-            raise InvalidInput(f"allow entry {entry!r}: {host}:{port} leads elsewhere already")
+            raise InvalidInput(f"allow entry {entry!r}: {host}:{port} has another target already")
     return list(routes.values())
 
 
 def hosts_of(routes: Sequence[Route]) -> dict[str, str]:
-    """Names and their addresses, for the file of hosts inside."""
+    """Return names and their addresses, for ``/etc/hosts`` inside."""
     return {route.host: route.address for route in routes if route.host != route.address}
 
 
@@ -64,7 +64,7 @@ def _split(text: str, entry: str) -> tuple[str, int]:
             "api.test:80=127.0.0.1:8080; patterns and IPv6 addresses are not understood"
         )
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-        raise InvalidInput(f"allow entry {entry!r}: {port!r} is no port")
+        raise InvalidInput(f"allow entry {entry!r}: {port!r} is not a port")
     return host.lower().rstrip("."), int(port)
 
 
@@ -74,7 +74,7 @@ def _address(host: str, number: int, entry: str) -> str:
     try:
         address = ipaddress.IPv4Address("127.0.0.1" if host.endswith("localhost") else host)
     except ValueError:
-        raise InvalidInput(f"allow entry {entry!r}: {host} is no IPv4 address") from None
+        raise InvalidInput(f"allow entry {entry!r}: {host} is not an IPv4 address") from None
     if address.is_loopback or address.is_unspecified or address.is_multicast:
         raise InvalidInput(
             f"allow entry {entry!r}: inside, {host} is the sandbox itself; give the service a "

@@ -1,4 +1,4 @@
-"""Programs that a sandbox's spec declares: started with it, and again in every fork."""
+"""The services that a sandbox's spec declares: started with it, and again in every fork."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trajgym.envs.sandbox._aio import see_through
+from trajgym.envs._threads import finish_despite_cancel
 from trajgym.envs.sandbox._errors import SandboxStartFailed
 from trajgym.envs.sandbox._protocol import quote
 from trajgym.envs.sandbox._shell import Shell
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["start_service"]
 
 BEGIN = "/bin/sh -c {command} & _tg_service=$!"
-# A service that has ended is not waited for. No `exit` here: it would end the shell that holds it.
+# Don't wait for a service that has exited. No `exit` here: it would end the shell that runs it.
 WAIT = """\
 _tg_wait() {{
     until /bin/sh -c {ready} </dev/null >/dev/null 2>&1; do
@@ -37,10 +37,10 @@ async def start_service(sandbox: CommandSandbox, service: Service) -> Shell:
     """Start a service in a shell of its own and wait until it is ready.
 
     Returns:
-        The shell; its late output is what the service says.
+        The shell; its late output is what the service printed.
 
     Raises:
-        SandboxStartFailed: it ended, or was not ready in time; the message carries what it said.
+        SandboxStartFailed: it exited, or was not ready in time; the message includes its output.
         SandboxDied: the sandbox is gone.
     """
     opener = partial(sandbox.open_port, "/bin/sh", {})
@@ -51,11 +51,11 @@ async def start_service(sandbox: CommandSandbox, service: Service) -> Shell:
             wait = WAIT.format(ready=quote(service.ready))
             done = await shell.run(wait, timeout=service.seconds)
             if not done.ok:
-                await asyncio.sleep(FLUSH_SECONDS)  # its last words may still be on the way
-                said = begun.stdout + begun.stderr + shell.late_output
-                raise SandboxStartFailed(_failure(service, done, said))
+                await asyncio.sleep(FLUSH_SECONDS)  # its last output may still be on the way
+                output = begun.stdout + begun.stderr + shell.late_output
+                raise SandboxStartFailed(_failure(service, done, output))
     except BaseException:
-        await see_through(shell.close())
+        await finish_despite_cancel(shell.close())
         raise
     return shell
 
@@ -63,4 +63,4 @@ async def start_service(sandbox: CommandSandbox, service: Service) -> Shell:
 def _failure(service: Service, done: CommandResult, said: bytes) -> str:
     why = f"was not ready in {service.seconds:g} s" if done.timed_out else "ended"
     words = said[-TAIL:].decode(errors="replace").strip()
-    return f"service {service.name!r} {why}: {words or 'it said nothing'}"
+    return f"service {service.name!r} {why}: {words or 'it printed nothing'}"

@@ -1,4 +1,4 @@
-"""How many sandboxes may wait on this host, shared by the pools of all its processes."""
+"""The limit of waiting sandboxes on this host, shared by the pools of all its processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 from trajgym.envs.sandbox._errors import SandboxUnavailable
 from trajgym.envs.sandbox._owner import is_dead, own_token
-from trajgym.envs.sandbox._place import default_root, own_folder
+from trajgym.envs.sandbox._state_dir import default_root, own_folder
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
@@ -26,22 +26,22 @@ Books = dict[str, dict[str, int]]
 
 
 class HostShares:
-    """What the pools of one host may keep waiting together, kept in one locked file.
+    """The number of sandboxes that the pools of one host may keep waiting, in one locked file.
 
     Every waiting sandbox takes a share: one, and the memory that it may use once it is handed
-    out. Shares of processes that live no more count for nobody. Blocks for a moment.
+    out. Shares of processes that have exited don't count. Blocks for a moment.
 
     Args:
-        file: where the books are kept; None takes ``pool-shares.json`` beside the embedded
+        file: where the shares are recorded; None takes ``pool-shares.json`` beside the embedded
             sandboxes (``TRAJGYM_SANDBOX_DIR``), so one for each user of the host.
-        count: most sandboxes.
-        memory: most bytes; None is all that the host has.
+        count: maximum number of sandboxes.
+        memory: maximum bytes; None for all memory of the host.
 
     Raises:
         InvalidInput: a bound is not positive.
 
-    All methods raise :class:`SandboxUnavailable` or :class:`OSError` where the books can't be
-    kept.
+    All methods raise :class:`SandboxUnavailable` or :class:`OSError` where the file can't be
+    written.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class HostShares:
         self.file = file or default_root() / "pool-shares.json"
         self.count = count
         self.memory = memory or _host_memory()
-        # Several pools of a process have shares of their own.
+        # Several pools of a process have separate shares.
         self._name = f"{own_token()}/{secrets.token_hex(4)}"
 
     def claim(self, memory: int) -> str:
@@ -62,54 +62,54 @@ class HostShares:
             memory: bytes that the sandbox may use.
 
         Returns:
-            Nothing if it is granted; else who has what, for people to read.
+            An empty string if it is granted, else a description of who holds the shares.
         """
-        with self._books() as books:
-            count = sum(share["count"] for share in books.values())
-            taken = sum(share["memory"] for share in books.values())
+        with self._locked() as shares:
+            count = sum(share["count"] for share in shares.values())
+            taken = sum(share["memory"] for share in shares.values())
             if count + 1 > self.count or taken + memory > self.memory:
                 return (
                     f"{count} of {self.count} sandboxes with {taken >> 20} of {self.memory >> 20} "
-                    f"MiB wait in {len(books)} pools of this host ({self.file})"
+                    f"MiB wait in {len(shares)} pools of this host ({self.file})"
                 )
-            own = books.setdefault(self._name, {"count": 0, "memory": 0})
+            own = shares.setdefault(self._name, {"count": 0, "memory": 0})
             own["count"] += 1
             own["memory"] += memory
         return ""
 
     def release(self, memory: int) -> None:
-        """Give a share back."""
-        with self._books() as books:
-            own = books.get(self._name)
+        """Return a share."""
+        with self._locked() as shares:
+            own = shares.get(self._name)
             if own is not None:
                 own["count"] -= 1
                 own["memory"] -= memory
                 if own["count"] < 1:
-                    del books[self._name]
+                    del shares[self._name]
 
     def close(self) -> None:
-        """Give all of this pool's shares back."""
-        with self._books() as books:
-            books.pop(self._name, None)
+        """Return all of this pool's shares."""
+        with self._locked() as shares:
+            shares.pop(self._name, None)
 
     def held(self) -> Books:
-        """What the pools of living processes have, by process and pool."""
-        with self._books() as books:
-            return dict(books)
+        """The shares of running processes' pools, by process and pool."""
+        with self._locked() as shares:
+            return dict(shares)
 
     @contextlib.contextmanager
-    def _books(self) -> Iterator[Books]:
-        """Read the books, without the dead, and write them back; nobody else may meanwhile."""
+    def _locked(self) -> Iterator[Books]:
+        """Read the shares of running processes and write them back; locks the file."""
         own_folder(self.file.parent)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         with os.fdopen(os.open(self.file, flags, 0o600), "r+") as file:
             self._lock(file)
             before = file.read()
-            books = _read(before)
-            for name in [name for name in books if is_dead(name.partition("/")[0])]:
-                del books[name]
-            yield books
-            after = json.dumps(books)
+            shares = _read(before)
+            for name in [name for name in shares if is_dead(name.partition("/")[0])]:
+                del shares[name]
+            yield shares
+            after = json.dumps(shares)
             if after != before:
                 file.seek(0)
                 file.truncate()
@@ -131,7 +131,7 @@ class HostShares:
 
 
 def _read(text: str) -> Books:
-    """Whoever was killed while writing leaves half a line: then all begin anew."""
+    """Parse the file; one that a killed writer left incomplete reads as empty."""
     try:
         found = json.loads(text)
         return {

@@ -10,12 +10,13 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from trajgym.envs.sandbox._aio import see_through
+from trajgym.envs._threads import finish_despite_cancel
 from trajgym.envs.sandbox._channel import Channel, LateOutput, Request
 from trajgym.envs.sandbox._errors import SandboxDied, SandboxError
 from trajgym.envs.sandbox._processes import LIST, Process, read_processes
 from trajgym.envs.sandbox._protocol import quote, script_text, switch_text
-from trajgym.trajectory import AsyncClosing, InvalidInput
+from trajgym.trajectory import InvalidInput
+from trajgym.trajectory._internal import AsyncClosing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,7 +30,7 @@ __all__ = ["Shell", "ShellPort", "ShellState"]
 RESYNC_SECONDS = 1.5
 HELPER_SECONDS = 15.0
 KILLED = 137
-# The same path again, which may be another directory by now.
+# The same path again, which may be a different directory by now.
 COME_HOME = '_tg_old=${OLDPWD-}; command cd -- "$PWD" || :; OLDPWD=$_tg_old'
 STATE_LIMIT = 1 << 18
 
@@ -45,11 +46,11 @@ class ShellPort(ABC):
 
     @abstractmethod
     async def stop(self, mark: str) -> None:
-        """Kill every process whose mark begins so."""
+        """Kill every process whose mark has this prefix."""
 
     @abstractmethod
     async def stop_children(self) -> None:
-        """Kill the shell's own copies of itself (subshells), and spare the shell."""
+        """Kill the shell's subshells, but not the shell."""
 
     @abstractmethod
     async def exit_code(self) -> int:
@@ -57,39 +58,39 @@ class ShellPort(ABC):
 
     @abstractmethod
     async def oom_kills(self, report: Report | None) -> int:
-        """How many processes the memory limit has killed since this was last asked.
+        """Return how many processes the memory limit has killed since the last call.
 
         Args:
-            report: of the command; None if the shell died.
+            report: report of the command; None if the shell died.
         """
 
     @abstractmethod
     async def kill(self) -> None:
-        """Kill the shell and let go of its streams."""
+        """Kill the shell and close its streams."""
 
     @abstractmethod
     async def close(self, mark: str) -> None:
-        """End the shell and every process whose mark begins so."""
+        """End the shell and every process whose mark has this prefix."""
 
 
 class ShellState(NamedTuple):
-    """What a fork takes along of a shell."""
+    """The state of a shell that a fork copies."""
 
     name: str
     program: str
     cwd: str
     exports: str
-    """Text that the shell reads to get its environment back; empty if it could not be asked."""
+    """Text that the shell reads to restore its environment; empty if it could not be read."""
 
 
 class Shell(AsyncClosing):
     """One shell inside a sandbox: directory, variables and functions stay between commands.
 
     Commands of one shell run one after the other; a second one waits for the first. Processes
-    left in the background go on; what they write later is :attr:`late_output`, never part of the
-    next command's. A command that ends the shell (``exit``, ``exec``, ``set -e`` and a failure)
-    is answered with its status; the next one gets a new shell in the same directory, and a note
-    on stderr says so.
+    left in the background keep running; what they write later is :attr:`late_output`, never part
+    of the next command's output. A command that ends the shell (``exit``, ``exec``, ``set -e`` and
+    a failure) returns its status; the next one gets a new shell in the same directory, and a note
+    on stderr reports it.
 
     Made by :meth:`Sandbox.shell`.
     """
@@ -105,7 +106,7 @@ class Shell(AsyncClosing):
         self.name = name
         self.program = program
         self.cwd = cwd
-        """Where the last command ended."""
+        """The working directory after the last command."""
         self._sandbox = sandbox
         self._open_port = open_port
         self._port: ShellPort | None = None
@@ -120,7 +121,7 @@ class Shell(AsyncClosing):
 
     @property
     def busy(self) -> bool:
-        """Whether a command runs, or processes of an earlier one may go on."""
+        """Whether a command is running, or processes of an earlier one may be."""
         return self._lock.locked() or self._held
 
     @property
@@ -155,14 +156,14 @@ class Shell(AsyncClosing):
         return result._replace(stderr=note.encode() + result.stderr)
 
     async def _ready(self) -> tuple[ShellPort, Channel]:
-        """Return a living shell, and where its next output goes."""
+        """Return a running shell, and where its next output goes."""
         if self._closed:
             raise SandboxDied(f"shell {self.name!r} is closed; open another one")
         if self._port is None or self._port.channel.ended.done():
             await self._open()
         assert self._port is not None
         if self._held:
-            # Whoever runs in the background keeps the outputs that it was started with.
+            # Background processes keep the outputs that they were started with.
             self._outputs, stdout, stderr = await self._port.tap()
             self._port.channel.send(switch_text(stdout, stderr))
             self._held = False
@@ -182,7 +183,7 @@ class Shell(AsyncClosing):
                 self._note += done.stderr.decode(errors="replace")
 
     async def restore(self, state: ShellState) -> None:
-        """Open the shell with another one's environment and directory."""
+        """Open the shell with the environment and directory of another one."""
         async with self._lock:
             await self._open(state.exports)
 
@@ -203,11 +204,11 @@ class Shell(AsyncClosing):
             async with asyncio.timeout(timeout):
                 report = await request.ended()
         except TimeoutError:
-            note = await see_through(self._stop(port, request, mark))
+            note = await finish_despite_cancel(self._stop(port, request, mark))
             return request.result(-1, timed_out=True, note=note)
         except asyncio.CancelledError:
             with contextlib.suppress(SandboxError):
-                await see_through(self._stop(port, request, mark))
+                await finish_despite_cancel(self._stop(port, request, mark))
             raise
         finally:
             watch.stop()
@@ -226,7 +227,7 @@ class Shell(AsyncClosing):
             del self._late[:-16]
 
     async def _stop(self, port: ShellPort, request: Request, mark: str) -> str:
-        """Kill what a command started; return what was lost of the shell."""
+        """Kill what a command started; return a description of what the shell lost."""
         for stop in (partial(port.stop, mark), port.stop_children):
             await stop()
             with contextlib.suppress(TimeoutError):
@@ -254,13 +255,13 @@ class Shell(AsyncClosing):
 
     @property
     def idle_port(self) -> ShellPort | None:
-        """The shell process if it is there, and neither it nor anything it started is at work."""
+        """The shell process if it exists and neither it nor anything it started is running."""
         port = self._port
         return None if port is None or self.busy or port.channel.ended.done() else port
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Let no command begin meanwhile; other directories may be put under the shell."""
+        """Hold back commands while the context is active, so that directories can be replaced."""
         async with self._lock:
             yield
             if self._port is not None and self._outputs is not None:
@@ -276,7 +277,7 @@ class Shell(AsyncClosing):
         return read_processes(done.stdout)
 
     async def state(self) -> ShellState:
-        """What a fork takes along; the environment is empty if a command runs just now."""
+        """Return the state that a fork copies; the environment is empty while a command runs."""
         exports = ""
         if not self._lock.locked() and self._port is not None:
             done = await self.run("export -p", timeout=HELPER_SECONDS)
@@ -285,7 +286,7 @@ class Shell(AsyncClosing):
         return ShellState(self.name, self.program, self.cwd, exports)
 
     async def close(self) -> None:
-        """End the shell and what it left in the background; its name is free. Idempotent."""
+        """End the shell and its background processes; its name becomes free. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -293,4 +294,4 @@ class Shell(AsyncClosing):
             del self._sandbox.shells[self.name]
         if self._port is not None:
             with contextlib.suppress(SandboxError):
-                await see_through(self._port.close(self._mark))
+                await finish_despite_cancel(self._port.close(self._mark))

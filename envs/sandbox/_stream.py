@@ -1,4 +1,4 @@
-"""A program inside that goes on running, spoken to in lines."""
+"""A long-running program in a sandbox that exchanges lines on its standard streams."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import secrets
 from collections import deque
 from typing import TYPE_CHECKING
 
-from trajgym.envs.sandbox._aio import see_through
+from trajgym.envs._threads import finish_despite_cancel
 from trajgym.envs.sandbox._channel import STDERR, LateOutput
 from trajgym.envs.sandbox._errors import SandboxError
 from trajgym.envs.sandbox._protocol import quote
-from trajgym.trajectory import AsyncClosing
+from trajgym.trajectory._internal import AsyncClosing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ __all__ = ["Stream"]
 class Stream(AsyncClosing):
     """A running program's stdin and stdout, in lines; made by :meth:`Sandbox.stream`.
 
-    Works without any network. The program ends with its sandbox at the latest.
+    Needs no network. The program ends with its sandbox at the latest.
 
     Args:
         port: a shell that becomes the program.
@@ -46,14 +46,14 @@ class Stream(AsyncClosing):
         port.channel.ended.add_done_callback(lambda _: self._arrived.set())
 
     async def begin(self, command: Sequence[str], cwd: str, *, timeout: float) -> None:
-        """Let the shell become the program.
+        """Replace the shell by the program.
 
         Raises:
-            SandboxError: it did not begin in time.
+            SandboxError: it did not start in time.
         """
         mark = secrets.token_hex(16)
         program = " ".join(map(quote, command))
-        # A shell reads ahead: what the program shall read may come only after the mark.
+        # A shell reads ahead: the program's input must be sent only after the mark.
         line = f"cd -- {quote(cwd)} && echo {mark} && exec {program} 7>&- 8>&- || exit 126\n"
         self._port.channel.send(line.encode())
         try:
@@ -63,14 +63,14 @@ class Stream(AsyncClosing):
                     await self.read()
         except TimeoutError:
             await self.close()
-            raise SandboxError(f"{command[0]} did not begin within {timeout:g} s") from None
+            raise SandboxError(f"{command[0]} did not start within {timeout:g} s") from None
         except BaseException:
             await self.close()
             raise
 
     @property
     def ended(self) -> bool:
-        """Whether no more will come."""
+        """Whether the program's output has ended."""
         return self._closed or self._overflow or self._port.channel.ended.done()
 
     @property
@@ -87,7 +87,7 @@ class Stream(AsyncClosing):
         self._held += len(data)
         self._overflow = self._held > self._limit
         self._partial += data
-        # A long line comes in many pieces: look for its end only in the new one.
+        # A long line arrives in many pieces: look for its end only in the new one.
         if self._overflow or b"\n" in bytes(data):
             *lines, rest = self._partial.split(b"\n")
             self._lines += map(bytes, lines)
@@ -99,14 +99,14 @@ class Stream(AsyncClosing):
         self._port.channel.send(line + b"\n")
 
     async def read(self) -> bytes:
-        """Return the next line of stdout, without its end. Has no deadline: give it one.
+        """Return the next line of stdout, without its line break. Has no deadline of its own.
 
         Raises:
-            SandboxError: the program has ended, or wrote more than anybody read.
+            SandboxError: the program has ended, or its unread output exceeds the limit.
         """
         await self._wait()
         if self._overflow:
-            raise SandboxError(f"a program wrote {self._limit} bytes that nobody read")
+            raise SandboxError(f"a program wrote {self._limit} bytes that were not read")
         if not self._lines:
             said = self.errors.decode(errors="replace").strip()[-2000:]
             raise SandboxError(f"the program has ended{': ' if said else ''}{said}")
@@ -126,4 +126,4 @@ class Stream(AsyncClosing):
         self._closed = True
         self._arrived.set()
         with contextlib.suppress(SandboxError):
-            await see_through(self._port.kill())
+            await finish_despite_cancel(self._port.kill())

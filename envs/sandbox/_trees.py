@@ -1,4 +1,4 @@
-"""Whole directories in and out of a sandbox, as tar streams; links never lead out of either."""
+"""Copies directories into and out of a sandbox as tar streams; links never point outside."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if [ ! -e "$1" ]; then exit 61; fi
 if [ ! -d "$1" ]; then exit 64; fi
 cd -- "$1" && exec tar -c -f - .
 """
-# Types and sizes first, names behind them: names may hold anything but NUL.
+# Types and sizes first, then names: names may contain anything but NUL.
 LIST_FILES = """\
 if [ ! -e "$1" ]; then exit 61; fi
 if [ ! -d "$1" ]; then exit 64; fi
@@ -55,7 +55,7 @@ def read_listing(path: str, done: CommandResult) -> list[FileEntry]:
     """Parse what :data:`LIST_FILES` printed.
 
     Raises:
-        SandboxFileError: it makes no sense, or is too long.
+        SandboxFileError: it is malformed or too long.
     """
     if not done.stdout:
         return []
@@ -99,17 +99,17 @@ def pack(source: Path, limit: int) -> bytes:
 
 
 def unpack(data: bytes, target: Path) -> list[str]:
-    """Write an archive that the agent may have made below a new directory on the host. Blocks.
+    """Extract an archive that the agent may have made into a new directory on the host. Blocks.
 
     Returns:
-        What was left out, as ``path: reason``: links that lead out, devices, sockets.
+        What was left out, as ``path: reason``: links that point outside, devices, sockets.
 
     Raises:
-        SandboxFileError: ``target`` is there already, or the archive is broken.
-        OSError: the host's disk is full, or the like.
+        SandboxFileError: ``target`` exists already, or the archive is broken.
+        OSError: the host's file system refused, as when the disk is full.
     """
     if target.exists() or target.is_symlink():
-        raise SandboxFileError(f"can't download to {target}: it is there already")
+        raise SandboxFileError(f"can't download to {target}: it exists already")
     target.mkdir(parents=True)
     links: list[tuple[Path, str]] = []
     try:
@@ -118,7 +118,7 @@ def unpack(data: bytes, target: Path) -> list[str]:
             left_out = [f"{name}: {problem}" for name, problem in written if problem]
     except tarfile.TarError as error:
         raise SandboxFileError(f"the archive of the sandbox is broken: {error}") from error
-    # Links come last: until then nothing that is written can be led anywhere.
+    # Links are written last, so that no file can be written through one.
     for path, text in links:
         if not (path.exists() or path.is_symlink()):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ def _write(
     elif entry.issym():
         aim = posixpath.normpath(posixpath.join(posixpath.dirname(name), entry.linkname))
         if entry.linkname.startswith("/") or aim.startswith(".."):
-            return f"a link that leads out, to {entry.linkname}"
+            return f"a link that points outside, to {entry.linkname}"
         links.append((path, entry.linkname))
     elif entry.isreg() or entry.islnk():
         try:

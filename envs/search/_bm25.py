@@ -1,25 +1,25 @@
-"""BM25 with bm25s: scores worked out when the index is made, memory-mapped, a fraction of a ms."""
+"""BM25 over memory-mapped postings whose scores were computed when the index was made."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import shutil
-import sqlite3
-import threading
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from pydantic import ValidationError
 
+from trajgym.envs.search._analysis import Analyzer, BM25Settings
 from trajgym.envs.search._engine import Hit, Passage, SearchEngine, check_query
-from trajgym.envs.search._errors import IndexMismatch, SearchUnavailable
+from trajgym.envs.search._errors import IndexMismatch
+from trajgym.envs.search._postings import write_postings
 from trajgym.envs.search._store import PassageStore
 from trajgym.envs.search._text import words
-from trajgym.trajectory import MissingExtra
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -27,36 +27,48 @@ __all__ = ["BM25Engine", "build_bm25"]
 
 _FOLDER = "bm25"
 _OURS = "trajgym.json"
-_K1, _B = 1.2, 0.75
-_ROWS = 200_000
-_TOKENIZE = "porter unicode61 remove_diacritics 2"
+_FORMAT = 2
+_MOST_TERMS = 256
 
 
-def build_bm25(index: str | Path, *, on_progress: Callable[[int], None] | None = None) -> bool:
+def build_bm25(
+    index: str | Path,
+    settings: BM25Settings | None = None,
+    *,
+    on_progress: Callable[[int], None] | None = None,
+) -> bool:
     """Make the files of :class:`BM25Engine` beside an index that :func:`build_index` finished.
 
-    The word lists of SQLite's index are read in order and written out with their scores: memory
-    holds the vocabulary and one number per passage. A build that is stopped begins anew.
+    Memory holds the vocabulary, one number per passage, and a chunk of passages. A build that is
+    stopped starts over. Files made with other settings are replaced.
 
     Args:
         index: the index directory.
-        on_progress: called with the number of words written so far.
+        settings: how text is read and scored; None keeps the settings of existing files, or uses
+            the defaults.
+        on_progress: called with the number of passages read so far.
 
     Returns:
-        False if they are there already.
+        False if the files exist already.
 
     Raises:
-        IndexMismatch: no finished index is there.
+        IndexMismatch: there is no finished index.
+        MissingExtra: the settings need PyStemmer, which is not installed.
+        InvalidInput: no such stemmer.
     """
     store = PassageStore(index)
     try:
         target = Path(index) / _FOLDER
-        if _fits(target, store):
+        known = _settings_of(target, store)
+        if known is not None and settings in (None, known):
             return False
+        settings = settings or BM25Settings()
         work = target.with_name(f".{_FOLDER}.part")
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()
-        _write(store, work, on_progress)
+        write_postings(store, settings, work, on_progress)
+        ours = {"format": _FORMAT, "hash": store.hash, "settings": settings.model_dump()}
+        (work / _OURS).write_text(json.dumps(ours))
         shutil.rmtree(target, ignore_errors=True)
         work.rename(target)
     finally:
@@ -65,41 +77,49 @@ def build_bm25(index: str | Path, *, on_progress: Callable[[int], None] | None =
 
 
 class BM25Engine(SearchEngine):
-    """BM25 by bm25s, with numba where it is installed; words and stop words as in SQLite's engine.
+    """BM25 (Lucene's variant) with the settings that the index records.
+
+    Only the passages that hold a word of the query are looked at. The files have the format of
+    bm25s, which can load them.
 
     Args:
         index: directory that :func:`build_index` and :func:`build_bm25` wrote.
-        compiled: use numba, which compiles for some seconds when the engine is opened; without it
-            a query takes ten to a hundred times as long.
+        compiled: use numba if it is installed. Compiling takes some seconds when an engine is first
+            opened; without it a query takes several times as long.
+
+    Attributes:
+        settings: how text is read and scored.
 
     Raises:
-        IndexMismatch: no such index, or one of other passages.
-        MissingExtra: bm25s is not installed.
+        IndexMismatch: there is no such index, or it was built from other passages.
+        MissingExtra: the index was made with a stemmer, and PyStemmer is not installed.
     """
 
     def __init__(self, index: str | Path, *, compiled: bool = True) -> None:
-        try:
-            import bm25s
-        except ImportError as error:
-            raise MissingExtra("bm25s", "search") from error
         self.name = f"bm25:{index}"
         self._store = PassageStore(index)
         folder = Path(index) / _FOLDER
-        if not _fits(folder, self._store):
+        settings = _settings_of(folder, self._store)
+        if settings is None:
             self._store.close()
             raise IndexMismatch(
-                f"{index}: not indexed for bm25; run `trajgym search index --out {index} "
-                "--with bm25`",
+                f"{index}: not indexed for bm25 by this version; run `trajgym search index "
+                f"--out {index} --with bm25`",
             )
-        self._stems = _Stems()
-        self._index: Any = bm25s.BM25.load(folder, mmap=True, backend=_backend(compiled))
-        self._vocabulary: dict[str, int] = self._index.vocab_dict
-        self._find([0], 1)  # numba compiles at the first call
+        self.settings = settings
+        self._analyzer = Analyzer(settings)
+        self._postings = _Postings(
+            *(_array(folder / f"{name}.csc.index.npy") for name in ("data", "indices", "indptr"))
+        )
+        self._vocabulary: dict[str, int] = json.loads((folder / "vocab.index.json").read_text())
+        self._best = _compiled() if compiled else None
+        self._scratch: list[tuple[NDArray[np.float32], NDArray[np.int32]]] = []
+        self._search([], 1)  # numba compiles at the first call
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """See :meth:`SearchEngine.search`."""
         check_query(k)
-        return await asyncio.to_thread(self._search, list(queries), k)
+        return await asyncio.to_thread(self._search, queries, k)
 
     async def get(self, ids: Sequence[str]) -> list[Passage | None]:
         """See :meth:`SearchEngine.get`."""
@@ -108,189 +128,161 @@ class BM25Engine(SearchEngine):
     async def close(self) -> None:
         """Close the files."""
         self._store.close()
-        self._stems.close()
 
-    def _search(self, queries: list[str], k: int) -> list[list[Hit]]:
-        found = [self._rows(query, k) for query in queries]
-        rows = {row for hits in found for row, _ in hits}
-        passages = self._store.by_rows(sorted(rows))
-        return [[Hit(passages[row], score) for row, score in hits] for hits in found]
+    def _search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        k = min(k, len(self._store))
+        rows, scores = self._rows([self._terms(query) for query in queries], k)
+        wanted = {row for found in rows for row in found}
+        passages = self._store.by_rows(sorted(wanted))
+        return [
+            [Hit(passages[row], score) for row, score in zip(*found, strict=True)]
+            for found in zip(rows, scores, strict=True)
+        ]
 
-    def _rows(self, query: str, k: int) -> list[tuple[int, float]]:
-        stems = [self._stems.of(word) for word in words(query)]
-        ids = [self._vocabulary[stem] for stem in stems if stem in self._vocabulary]
-        return self._find(ids, k) if ids else []
+    def _terms(self, query: str) -> list[int]:
+        if not words(query):
+            return []
+        known = self._vocabulary
+        found = [known[term] for term in self._analyzer.terms(query) if term in known]
+        return found[:_MOST_TERMS]
 
-    def _find(self, ids: list[int], k: int) -> list[tuple[int, float]]:
-        """Return the best rows; equal scores in the order of the corpus."""
-        total = len(self._store)
-        more = min(total, 2 * k + 32)
-        got = self._index.retrieve([ids], k=more, show_progress=False, n_threads=0)
-        rows, scores = got.documents[0].astype(np.int64), got.scores[0]
-        k = min(k, more)
-        if more < total and scores[-1] == scores[k - 1] and scores[-1] > 0:
-            # The tie goes on beyond what was asked for: look at all passages.
-            every = self._index.get_scores_from_ids(ids)
-            rows = np.flatnonzero(every >= scores[k - 1])
-            scores = every[rows]
-        order = np.lexsort((rows, -scores))[:k]
-        return [(int(rows[i]), float(scores[i])) for i in order if scores[i] > 0]
-
-
-class _Stems:
-    """SQLite's own stemmer, so that words of queries meet those of the index."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, str] = {}
-        self._lock = threading.Lock()
-        self._connection = sqlite3.connect(":memory:", check_same_thread=False)
-        self._connection.executescript(
-            f'CREATE VIRTUAL TABLE one USING fts5(word, tokenize="{_TOKENIZE}");'
-            "CREATE VIRTUAL TABLE terms USING fts5vocab(one, row);",
+    def _rows(
+        self, asked: Sequence[list[int]], k: int
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """Return the best rows and their scores; equal scores in the order of the corpus."""
+        if self._best is None:
+            found = [_best_by_numpy(self._postings, len(self._store), terms, k) for terms in asked]
+            return [rows for rows, _ in found], [scores for _, scores in found]
+        terms = np.array([term for found in asked for term in found], np.int64)
+        ends = np.cumsum([len(found) for found in asked], dtype=np.int64)
+        rows = np.empty((len(asked), k), np.int32)
+        scores = np.empty((len(asked), k), np.float32)
+        counts = np.zeros(len(asked), np.int64)
+        scratch = self._scratch.pop() if self._scratch else self._new_scratch()
+        self._best(*self._postings, terms, ends, *scratch, rows, scores, counts)
+        self._scratch.append(scratch)
+        return (
+            [row[:n] for row, n in zip(rows.tolist(), counts.tolist(), strict=True)],
+            [row[:n] for row, n in zip(scores.tolist(), counts.tolist(), strict=True)],
         )
 
-    def of(self, word: str) -> str:
-        """Return the stem of a word, which may be empty."""
-        with self._lock:
-            if word not in self._known:
-                if len(self._known) > _ROWS:
-                    self._known.clear()
-                self._connection.execute("DELETE FROM one")
-                self._connection.execute("INSERT INTO one VALUES (?)", (word,))
-                row = self._connection.execute("SELECT term FROM terms").fetchone()
-                self._known[word] = row[0] if row else ""
-            return self._known[word]
-
-    def close(self) -> None:
-        with self._lock:
-            self._connection.close()
+    def _new_scratch(self) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+        total = len(self._store)
+        return np.zeros(total, np.float32), np.empty(total, np.int32)
 
 
-def _backend(compiled: bool) -> str:
-    if not compiled:
-        return "numpy"
+class _Postings(NamedTuple):
+    """The scored passages of every term, one after the other."""
+
+    scores: NDArray[np.float32]
+    rows: NDArray[np.int32]
+    starts: NDArray[np.int64]
+    """Where the postings of each term start, and the end of the last."""
+
+
+def _array(file: Path) -> Any:
     try:
-        import numba
-    except ImportError:
-        return "numpy"
-    del numba
-    return "numba"
+        return np.load(file, mmap_mode="r")
+    except ValueError:  # an empty array can't be mapped
+        return np.load(file)
 
 
-def _fits(folder: Path, store: PassageStore) -> bool:
+def _best_by_numpy(
+    postings: _Postings, total: int, terms: Sequence[int], k: int
+) -> tuple[list[int], list[float]]:
+    sums = np.zeros(total, np.float32)
+    for term in terms:
+        part = slice(postings.starts[term], postings.starts[term + 1])
+        sums[postings.rows[part]] += postings.scores[part]  # a row occurs once per term
+    rows = np.flatnonzero(sums)
+    if len(rows) > k:
+        least = np.partition(sums[rows], len(rows) - k)[len(rows) - k]
+        rows = rows[sums[rows] >= least]
+    rows = rows[np.lexsort((rows, -sums[rows]))[:k]]
+    return rows.tolist(), sums[rows].tolist()
+
+
+_kernel: Any = None
+
+
+def _compiled() -> Any:
+    """Return the compiled search of many queries, or None without numba."""
+    global _kernel
+    if _kernel is None:
+        try:
+            import numba
+        except ImportError:
+            return None
+        _kernel = numba.njit(nogil=True, cache=True)(_best_of_many)
+    return _kernel
+
+
+def _best_of_many(
+    data: Any, indices: Any, starts: Any,
+    terms: Any, ends: Any, sums: Any, touched: Any,
+    rows: Any, scores: Any, counts: Any,
+) -> None:  # fmt: skip
+    """Write the best rows of each query, best first and equal ones in order.
+
+    ``sums`` is zero before and after. Where a query's words occur in few passages, ``touched``
+    lists them; otherwise all passages are scanned, which is faster than keeping the list.
+    """
+    most = rows.shape[1]
+    first = 0
+    for query in range(len(ends)):
+        entries = 0
+        for place in range(first, ends[query]):
+            entries += starts[terms[place] + 1] - starts[terms[place]]
+        few = entries < len(sums) // 4
+        seen = 0 if few else len(sums)
+        for place in range(first, ends[query]):
+            term = terms[place]
+            if few:
+                for entry in range(starts[term], starts[term + 1]):
+                    row = indices[entry]
+                    if sums[row] == 0.0:
+                        touched[seen] = row
+                        seen += 1
+                    sums[row] += data[entry]
+            else:
+                for entry in range(starts[term], starts[term + 1]):
+                    sums[indices[entry]] += data[entry]
+        if entries == 0:
+            seen = 0
+        first = ends[query]
+        kept = 0
+        least = 0.0
+        for place in range(seen):
+            row = touched[place] if few else place
+            score = sums[row]
+            sums[row] = 0.0
+            if score == 0.0 or score < least:
+                continue
+            if kept == most and score == least and row > rows[query, most - 1]:
+                continue
+            if kept < most:
+                kept += 1
+            at = kept - 1
+            while at > 0 and (
+                scores[query, at - 1] < score
+                or (scores[query, at - 1] == score and rows[query, at - 1] > row)
+            ):
+                scores[query, at] = scores[query, at - 1]
+                rows[query, at] = rows[query, at - 1]
+                at -= 1
+            scores[query, at] = score
+            rows[query, at] = row
+            if kept == most:
+                least = scores[query, most - 1]
+        counts[query] = kept
+
+
+def _settings_of(folder: Path, store: PassageStore) -> BM25Settings | None:
+    """Return the settings of the files in a folder; None if there are none for these passages."""
     try:
         meta = json.loads((folder / _OURS).read_text())
-    except (OSError, ValueError):
-        return False
-    return bool(meta.get("hash") == store.hash)
-
-
-def _write(store: PassageStore, folder: Path, on_progress: Callable[[int], None] | None) -> None:
-    lengths = _lengths(store)
-    penalty = _K1 * (1 - _B + _B * lengths / max(1e-9, float(lengths.mean())))
-    vocabulary: dict[str, int] = {}
-    frequencies = [np.zeros(1, np.int64)]
-    with (folder / "data").open("wb") as data, (folder / "indices").open("wb") as indices:
-        for block in _postings(store):
-            for term in block.terms:
-                vocabulary[term] = len(vocabulary)
-            found = np.bincount(block.term, minlength=len(block.terms))
-            frequencies.append(found)
-            idf = np.log1p((len(store) - found + 0.5) / (found + 0.5))
-            scores = idf[block.term] * block.times / (block.times + penalty[block.row])
-            scores.astype(np.float32).tofile(data)
-            block.row.astype(np.int32).tofile(indices)
-            if on_progress is not None:
-                on_progress(len(vocabulary))
-    starts = np.cumsum(np.concatenate(frequencies))
-    _as_npy(folder / "data", folder / "data.csc.index.npy", np.dtype(np.float32))
-    _as_npy(folder / "indices", folder / "indices.csc.index.npy", np.dtype(np.int32))
-    np.save(folder / "indptr.csc.index.npy", starts.astype(np.int64))
-    (folder / "vocab.index.json").write_text(json.dumps(vocabulary), encoding="utf-8")
-    settings = {
-        "k1": _K1, "b": _B, "delta": 0.5, "method": "lucene", "idf_method": "lucene",
-        "dtype": "float32", "int_dtype": "int32", "num_docs": len(store), "backend": "numpy",
-    }  # fmt: skip
-    (folder / "params.index.json").write_text(json.dumps(settings))
-    (folder / _OURS).write_text(json.dumps({"hash": store.hash}))
-
-
-def _lengths(store: PassageStore) -> NDArray[np.float64]:
-    """Return float64 ``[N]``: the words of each passage, as SQLite has counted them."""
-    lengths = np.zeros(len(store), np.float64)
-    with store.connection(float("inf")) as connection:
-        for row, sizes in connection.execute("SELECT id, sz FROM words_docsize ORDER BY id"):
-            lengths[row] = sum(_varints(sizes))
-    return lengths
-
-
-def _varints(data: bytes) -> Iterator[int]:
-    """Read SQLite's variable-length integers (of up to eight bytes)."""
-    value = 0
-    for byte in data:
-        value = (value << 7) | (byte & 0x7F)
-        if byte < 0x80:
-            yield value
-            value = 0
-
-
-class _Block(NamedTuple):
-    """The word lists of some words, one entry per word and passage, both in order."""
-
-    terms: list[str]
-    term: NDArray[np.int64]
-    """Index into ``terms``."""
-    row: NDArray[np.int64]
-    times: NDArray[np.int64]
-    """How often the word stands in the passage."""
-
-
-def _postings(store: PassageStore) -> Iterator[_Block]:
-    """Yield every word with the passages that hold it, some words at a time."""
-    # The pool's connections are read-only; the view on the word lists has to be made somewhere.
-    connection = sqlite3.connect(f"{store.path.resolve().as_uri()}?mode=ro", uri=True)
-    try:
-        connection.execute(
-            "CREATE VIRTUAL TABLE temp.places USING fts5vocab(main, words, instance)"
-        )
-        terms: list[str] = []
-        starts: list[int] = []
-        rows: list[int] = []
-        last = None
-        for term, row in connection.execute("SELECT term, doc FROM temp.places"):
-            if term != last:
-                if len(rows) >= _ROWS:
-                    yield _block(terms, starts, rows)
-                    terms, starts, rows = [], [], []
-                terms.append(term)
-                starts.append(len(rows))
-                last = term
-            rows.append(row)
-        if rows:
-            yield _block(terms, starts, rows)
-    except sqlite3.Error as error:
-        raise SearchUnavailable(f"index {store.path.parent}: {error}") from error
-    finally:
-        connection.close()
-
-
-def _block(terms: list[str], starts: list[int], rows: list[int]) -> _Block:
-    row = np.array(rows, np.int64)
-    term = np.repeat(np.arange(len(terms)), np.diff([*starts, len(rows)]))
-    # A word that stands in a passage twice comes twice in a row.
-    first = np.flatnonzero(
-        np.concatenate([[True], (row[1:] != row[:-1]) | (term[1:] != term[:-1])])
-    )
-    count = np.diff(np.append(first, len(rows)))
-    return _Block(terms, term[first], row[first], count)
-
-
-def _as_npy(raw: Path, target: Path, dtype: np.dtype[Any]) -> None:
-    """Put numpy's header before raw numbers."""
-    count = raw.stat().st_size // dtype.itemsize
-    header = {"descr": dtype.str, "fortran_order": False, "shape": (count,)}
-    with raw.open("rb") as numbers, target.open("wb") as file:
-        out: IO[bytes] = file
-        np.lib.format.write_array_header_1_0(out, header)
-        shutil.copyfileobj(numbers, out, 1 << 20)
-    raw.unlink()
+        if (meta.get("format"), meta.get("hash")) != (_FORMAT, store.hash):
+            return None
+        return BM25Settings.model_validate(meta["settings"])
+    except (OSError, ValueError, KeyError, ValidationError):
+        return None

@@ -35,19 +35,19 @@ CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (
 
 
 class IndexReport(NamedTuple):
-    """What an index holds, and what this call did."""
+    """The size of an index, and what this call added."""
 
     passages: int
     added: int
     """By this call; 0 if the index was complete already."""
     repeated: int
-    """Passages that stood in the sources more than once."""
+    """Passages that occurred in the sources more than once."""
     hash: str
 
 
 @dataclass(slots=True)
 class _Progress:
-    """Where a build stands; written in the same transaction as the passages."""
+    """Progress of a build; written in the same transaction as the passages."""
 
     read: int = 0
     stored: int = 0
@@ -74,8 +74,8 @@ def build_index(
 ) -> IndexReport:
     """Write passages and their word index into a directory; memory does not grow with them.
 
-    A build that was stopped goes on where it stood: the passages that are in already are read
-    again, and their hash must be the same. A finished index is compared with the passages.
+    A build that was interrupted resumes: the passages already indexed are read again, and their
+    hash must be the same. A finished index is compared with the passages.
 
     Args:
         passages: in the order that decides ties; :func:`read_passages` reads files.
@@ -85,7 +85,7 @@ def build_index(
 
     Raises:
         IndexMismatch: the directory holds an index of other passages.
-        InvalidCorpus: no passage at all, or an id that stands for two different ones.
+        InvalidCorpus: there is no passage, or two different passages have the same id.
     """
     file = Path(out) / FILE
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ def build_index(
             raise InvalidCorpus(f"{out}: the sources hold no passage; there is nothing to index")
         connection.execute("INSERT INTO words (words) VALUES ('optimize')")
         _write_meta(connection, done.meta("complete"))
-        # Readers open the file read-only, which a write-ahead log would not let them everywhere.
+        # Readers open the file read-only, which a write-ahead log does not allow on every mount.
         connection.execute("PRAGMA journal_mode=DELETE")
     finally:
         connection.close()
@@ -123,7 +123,7 @@ def check_index(index: str | Path) -> IndexReport:
     """Read every passage of an index and compare them with its hash, and the file with itself.
 
     Raises:
-        IndexMismatch: something is damaged or was changed; says what.
+        IndexMismatch: the index is damaged or was changed; the message names the part.
     """
     store = PassageStore(index)
     found, count = CorpusHash(), 0
@@ -132,13 +132,15 @@ def check_index(index: str | Path) -> IndexReport:
             found.add(passage)
             count += 1
         with store.connection(float("inf")) as connection:
-            said = connection.execute("PRAGMA quick_check").fetchone()[0]
+            answer = connection.execute("PRAGMA quick_check").fetchone()[0]
     finally:
         store.close()
-    if said != "ok":
-        raise IndexMismatch(f"{index}: the file is damaged: {said}")
+    if answer != "ok":
+        raise IndexMismatch(f"{index}: the file is damaged: {answer}")
     if (count, found.state) != (len(store), store.hash):
-        raise IndexMismatch(f"{index}: its passages are not those that were indexed; index anew")
+        raise IndexMismatch(
+            f"{index}: its passages are not those that were indexed; rebuild the index"
+        )
     return IndexReport(count, 0, store.meta["read"] - count, store.hash)
 
 
@@ -149,7 +151,7 @@ def _skip(
     batch: int,
     on_progress: Callable[[int], None] | None,
 ) -> None:
-    """Read what is in the index already, and see that it is the same."""
+    """Read the passages that are indexed already, and check that they are the same."""
     found = CorpusHash()
     for number, passage in enumerate(itertools.islice(stream, done.read), 1):
         found.add(passage)

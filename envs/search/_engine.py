@@ -1,4 +1,4 @@
-"""The one interface of search engines, and its checker."""
+"""The interface of search engines, and its checker."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from trajgym.trajectory import AsyncClosing, ConformanceError, InvalidInput
+from trajgym.trajectory import ConformanceError, InvalidInput
+from trajgym.trajectory._internal import AsyncClosing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,9 +21,9 @@ class Passage:
 
     Args:
         id: unique in its corpus.
-        title: of the document that it stands in; may be empty.
+        title: title of the document that it is in; may be empty.
         text: the passage without its title.
-        url: where it is from; may be empty.
+        url: its source; may be empty.
     """
 
     id: str
@@ -32,18 +33,18 @@ class Passage:
 
 
 class Hit(NamedTuple):
-    """A passage that was found, with the engine's own score: more is better."""
+    """A passage that was found, with the engine's score; higher is better."""
 
     passage: Passage
     score: float
 
 
 class SearchEngine(AsyncClosing):
-    """Queries in, ranked passages out. One instance serves many sessions of one event loop.
+    """Ranks passages for queries. One instance serves many sessions of one event loop.
 
     Attributes:
-        name: for people and records.
-        live: what it finds may change between two calls; such engines are off by default.
+        name: for messages and records.
+        live: results may change between two calls; such engines are off by default.
     """
 
     name: str = "engine"
@@ -53,8 +54,8 @@ class SearchEngine(AsyncClosing):
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """Return the best ``k`` passages of each query, best first.
 
-        Passages of equal score come in an order that does not change between calls. A query
-        without words finds nothing.
+        The order of passages of equal score does not change between calls. A query without words
+        returns no hits.
 
         Raises:
             SearchUnavailable: no answer in time.
@@ -70,7 +71,7 @@ class SearchEngine(AsyncClosing):
         """
 
     async def close(self) -> None:
-        """Free what the engine holds. Idempotent."""
+        """Release the resources of the engine. Idempotent."""
 
 
 def check_query(k: int) -> None:
@@ -82,15 +83,15 @@ def check_query(k: int) -> None:
 async def check_engine(
     engine: SearchEngine, queries: Sequence[str], *, opens: bool = True
 ) -> list[str]:
-    """Put an engine through the promises that the environment relies on.
+    """Check that an engine keeps the promises that the environment relies on.
 
     Args:
         engine: the engine; it is not closed.
-        queries: at least two that find something.
+        queries: at least two that have hits.
         opens: whether ``get`` must know the passages that were found.
 
     Returns:
-        The promises that were checked, in words.
+        The promises that were checked, as text.
 
     Raises:
         ConformanceError: a promise is not kept; the message names it.

@@ -7,7 +7,7 @@
     ├── IndexMismatch (InvalidInput)       an index made from other passages, or by another format
     └── EnvironmentFault
         └── SearchUnavailable              no answer from an engine; a session ends `failed:search`
-            └── NotRecorded                a replay was asked something that was never recorded
+            └── NotRecorded                a replay has no record of a query
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["IndexMismatch", "InvalidCorpus", "NotRecorded", "SearchUnavailable"]
 
 
 class InvalidCorpus(InvalidInput):
-    """A record of passages or questions that does not meet its contract."""
+    """A record of a passage or question that is malformed."""
 
 
 class IndexMismatch(InvalidInput):
@@ -34,4 +34,4 @@ class SearchUnavailable(EnvironmentFault):
 
 
 class NotRecorded(SearchUnavailable):
-    """The recording that is replayed holds no answer to this query."""
+    """The recording holds no answer to this query."""

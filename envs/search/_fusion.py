@@ -18,12 +18,12 @@ __all__ = ["FusedEngine", "words_engine"]
 class FusedEngine(SearchEngine):
     """Ranks passages by the sum of ``1 / (constant + rank)`` over several engines.
 
-    Passages of equal sum come in the order in which the engines, first to last, rank them.
+    Passages of equal sum are ordered by the first engine that ranks them.
 
     Args:
         engines: over the same corpus; closed with this one.
-        constant: how little the first ranks stand out; 60 is the custom.
-        depth: how many hits each engine is asked for, at the least.
+        constant: the larger, the less the first ranks stand out; 60 is customary.
+        depth: minimum number of hits requested from each engine.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class FusedEngine(SearchEngine):
                 name = hit.passage.id
                 passages.setdefault(name, hit.passage)
                 sums[name] = sums.get(name, 0.0) + 1.0 / (self._constant + rank)
-        # sorted() is stable: equal sums stay in order of appearance.
+        # sorted() is stable: equal sums keep their order of appearance.
         best = sorted(sums, key=lambda name: -sums[name])
         return [Hit(passages[name], sums[name]) for name in best]
 
 
 def words_engine(index: Path) -> SearchEngine:
-    """Return bm25 ranking of an index where it was built, else SQLite's."""
+    """Return the BM25 engine of an index if its files were built, else SQLite's."""
     from trajgym.envs.search._bm25 import BM25Engine
     from trajgym.envs.search._sqlite import SqliteEngine
 

@@ -1,17 +1,17 @@
-"""Any search tool of an MCP server."""
+"""Search through a tool of an MCP server."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+from trajgym.envs._retry import Transient
 from trajgym.envs.search._engine import Passage
 from trajgym.envs.search._errors import SearchUnavailable
 from trajgym.envs.search._text import passage_id
 from trajgym.envs.search._web import WebSearch
-from trajgym.envs.search._wire import Patience
-from trajgym.trajectory import MissingExtra
+from trajgym.envs.search._wire import Endpoint, Patience
+from trajgym.trajectory._internal import MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,10 +29,10 @@ class McpEngine(WebSearch):
     objects with a title, a text and a URL); any other text is one passage.
 
     Args:
-        url: of the server.
-        tool: which tool searches.
+        url: URL of the server.
+        tool: the name of the search tool.
         argument: the name of its argument for the query.
-        patience: ``seconds`` bounds a call; MCP calls are tried again as others are.
+        patience: deadlines and retries.
 
     Raises:
         MissingExtra: `mcp` is not installed.
@@ -56,30 +56,28 @@ class McpEngine(WebSearch):
         self._url = url
         self._tool = tool
         self._argument = argument
-        self._patience = patience or Patience()
+        self._endpoint = Endpoint(url, patience)
 
     async def find(self, query: str, k: int) -> list[Passage]:
         """See :meth:`WebSearch.find`."""
-        wait = self._patience.first_wait
-        for attempt in range(1, self._patience.attempts + 1):
-            try:
-                async with asyncio.timeout(self._patience.seconds):
-                    return _passages(await self._call(query))[:k]
-            except SearchUnavailable:
-                raise
-            except Exception as error:
-                if attempt == self._patience.attempts:
-                    raise SearchUnavailable(f"{self.name}: {_cause(error)}") from error
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, self._patience.longest_wait)
-        raise AssertionError("the last attempt returns or raises")
+        try:
+            result = await self._endpoint.call(lambda: self._call(query), _transient)
+        except SearchUnavailable:
+            raise
+        except Exception as error:  # boundary: the SDK's errors share no class
+            raise SearchUnavailable(f"{self.name}: {_cause(error)}") from error
+        return _passages(result)[:k]
 
     async def _call(self, query: str) -> Any:
         async with self._client(self._url) as client:
             result = await client.call_tool(self._tool, {self._argument: query})
         if result.is_error:
-            raise SearchUnavailable(f"{self.name}: the tool says: {_text(result)[:300]}")
+            raise SearchUnavailable(f"{self.name}: the tool reports: {_text(result)[:300]}")
         return result
+
+
+def _transient(error: Exception) -> Transient | None:
+    return None if isinstance(error, SearchUnavailable) else Transient(_cause(error))
 
 
 def _cause(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Engines by configuration, and one of each shared by all sessions of a process."""
+"""Engines by configuration; the sessions of a process share one engine per configuration."""
 
 from __future__ import annotations
 
@@ -12,11 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from trajgym.envs.search._bm25 import BM25Engine
 from trajgym.envs.search._build import build_index
 from trajgym.envs.search._corpus import read_passages
+from trajgym.envs.search._dense import DenseEngine
+from trajgym.envs.search._encoders import CrossEncoder, SentenceEncoder
+from trajgym.envs.search._fusion import FusedEngine, words_engine
+from trajgym.envs.search._pages import PageFetcher
 from trajgym.envs.search._pool import PooledEngine
+from trajgym.envs.search._rerank import RerankedEngine
 from trajgym.envs.search._retrieval import RetrievalClient
 from trajgym.envs.search._sqlite import SqliteEngine
 from trajgym.envs.search._tasks import BUILTIN, builtin_file
@@ -25,7 +31,9 @@ from trajgym.envs.search._wire import Patience
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
+    from trajgym.envs.search._encoders import Encoder
     from trajgym.envs.search._engine import SearchEngine
+    from trajgym.envs.search._web import BraveEngine, SerperEngine
 
 __all__ = ["EngineConfig", "Ranking", "builtin_index", "open_engine", "release", "shared_engine"]
 
@@ -39,36 +47,80 @@ class _Config(BaseModel):
     record: str | None = None
 
 
+class _Encoder(BaseModel):
+    """Settings of :class:`SentenceEncoder`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str
+    query_prefix: str | None = None
+    passage_prefix: str | None = None
+    device: str | None = None
+
+    def open(self) -> Encoder:
+        return SentenceEncoder(
+            self.model,
+            query_prefix=self.query_prefix,
+            passage_prefix=self.passage_prefix,
+            device=self.device,
+        )
+
+
+class _Rerank(BaseModel):
+    """Settings of :class:`RerankedEngine` and its :class:`CrossEncoder`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str
+    depth: int = Field(default=30, ge=1)
+    device: str | None = None
+
+
 class _Index(_Config):
     kind: Literal["index"]
     path: str = BUILTIN
     ranking: Ranking = "sqlite"
+    encoder: _Encoder | None = None
+    approximate: bool = False
+    rerank: _Rerank | None = None
 
     def open(self) -> SearchEngine:
-        path = builtin_index() if self.path == BUILTIN else Path(self.path)
+        engine = self._ranked(builtin_index() if self.path == BUILTIN else Path(self.path))
+        if self.rerank is None:
+            return engine
+        reranker = CrossEncoder(self.rerank.model, device=self.rerank.device)
+        return RerankedEngine(engine, reranker, depth=self.rerank.depth)
+
+    def _ranked(self, path: Path) -> SearchEngine:
         if self.ranking == "sqlite":
             return SqliteEngine(path)
         if self.ranking == "bm25":
-            from trajgym.envs.search._bm25 import BM25Engine
-
             return BM25Engine(path)
-        from trajgym.envs.search._dense import DenseEngine
-
+        encoder = None if self.encoder is None else self.encoder.open()
+        dense = DenseEngine(path, encoder=encoder, approximate=self.approximate)
         if self.ranking == "dense":
-            return DenseEngine(path)
-        from trajgym.envs.search._fusion import FusedEngine, words_engine
-
-        return FusedEngine([words_engine(path), DenseEngine(path)])
+            return dense
+        return FusedEngine([words_engine(path), dense])
 
 
 class _Server(_Config):
     url: str
     seconds: float = Field(default=30.0, gt=0)
-    attempts: int = Field(default=5, ge=1)
+    # "attempts" is the earlier name; it goes with the next version.
+    tries: int | None = Field(
+        default=None, ge=1, validation_alias=AliasChoices("tries", "attempts")
+    )
+    total_seconds: float = Field(default=900.0, ge=0)
+    unreachable_seconds: float = Field(default=120.0, ge=0)
 
     @property
     def patience(self) -> Patience:
-        return Patience(seconds=self.seconds, attempts=self.attempts)
+        return Patience(
+            seconds=self.seconds,
+            tries=self.tries,
+            total_seconds=self.total_seconds,
+            unreachable_seconds=self.unreachable_seconds,
+        )
 
 
 class _Retrieval(_Server):
@@ -93,17 +145,71 @@ class _OpenSearch(_Server):
         return OpenSearchEngine(self.url, self.index, auth=auth, patience=self.patience)
 
 
-class _Searxng(_Server):
+class _Web(_Server):
+    """What the web-search services share."""
+
+    language: str = "en"
+    fetch: bool = False
+    private_pages: bool = False
+
+    @property
+    def fetcher(self) -> PageFetcher | None:
+        return PageFetcher(private=self.private_pages) if self.fetch else None
+
+
+class _Searxng(_Web):
     kind: Literal["searxng"]
     engines: str = ""
-    language: str = "en"
 
     def open(self) -> SearchEngine:
         from trajgym.envs.search._web import SearxngEngine
 
         return SearxngEngine(
-            self.url, engines=self.engines, language=self.language, patience=self.patience
+            self.url,
+            engines=self.engines,
+            language=self.language,
+            patience=self.patience,
+            fetcher=self.fetcher,
         )
+
+
+class _Keyed(_Web):
+    country: str = "us"
+    api_key_env: str
+
+    def _open(self, engine: type[SerperEngine | BraveEngine]) -> SearchEngine:
+        if self.api_key_env not in os.environ:
+            raise InvalidInput(f"search engine: the variable {self.api_key_env} holds no API key")
+        return engine(
+            os.environ[self.api_key_env],
+            base_url=self.url,
+            country=self.country,
+            language=self.language,
+            patience=self.patience,
+            fetcher=self.fetcher,
+        )
+
+
+class _Serper(_Keyed):
+    kind: Literal["serper"]
+    url: str = "https://google.serper.dev"
+    api_key_env: str = "SERPER_API_KEY"
+
+    def open(self) -> SearchEngine:
+        from trajgym.envs.search._web import SerperEngine
+
+        return self._open(SerperEngine)
+
+
+class _Brave(_Keyed):
+    kind: Literal["brave"]
+    url: str = "https://api.search.brave.com"
+    api_key_env: str = "BRAVE_API_KEY"
+
+    def open(self) -> SearchEngine:
+        from trajgym.envs.search._web import BraveEngine
+
+        return self._open(BraveEngine)
 
 
 class _Mcp(_Server):
@@ -128,22 +234,25 @@ class _Replay(_Config):
 
 
 _AnyConfig: TypeAlias = Annotated[
-    _Index | _Retrieval | _OpenSearch | _Searxng | _Mcp | _Replay, Field(discriminator="kind")
+    _Index | _Retrieval | _OpenSearch | _Searxng | _Serper | _Brave | _Mcp | _Replay,
+    Field(discriminator="kind"),
 ]
 _adapter: TypeAdapter[_AnyConfig] = TypeAdapter(_AnyConfig)
 
 
 def open_engine(config: EngineConfig, *, web: bool = False) -> SearchEngine:
-    """Return the engine that a configuration means, batched and cached; close it after use.
+    """Return the engine that a configuration describes, batched and cached; close it after use.
 
     Args:
         config: ``builtin``; an index directory; the URL of a retrieval server; or an object with
-            ``kind`` (``index``, ``retrieval``, ``opensearch``, ``searxng``, ``mcp``, ``replay``)
-            and its settings. ``record`` names a file that keeps every answer for a replay.
+            ``kind`` (``index``, ``retrieval``, ``opensearch``, ``searxng``, ``serper``,
+            ``brave``, ``mcp``, ``replay``) and its settings. ``record`` names a file
+            that keeps every answer for a replay.
         web: allow engines that ask the live web.
 
     Raises:
-        InvalidInput: unknown kind or settings, no index there, or a live engine without ``web``.
+        InvalidInput: the kind or a setting is unknown, there is no index, or a live engine was
+            named without ``web``.
         MissingExtra: the engine needs a package that is not installed.
     """
     parsed = _parse(config)
@@ -200,7 +309,7 @@ class _Shared:
 
     @property
     def engine(self) -> SearchEngine | None:
-        """The engine, once it is open."""
+        """Wait until the engine is open, and return it."""
         done = self.opening.done() and not self.opening.cancelled()
         return self.opening.result() if done and self.opening.exception() is None else None
 
@@ -213,7 +322,7 @@ _closing: set[asyncio.Future[None]] = set()
 
 
 async def shared_engine(config: EngineConfig, *, web: bool = False) -> SearchEngine:
-    """Return this event loop's engine of a configuration; pass it to :func:`release` once.
+    """Return this event loop's engine of a configuration; pass it to :func:`release` exactly once.
 
     Raises: see :func:`open_engine`.
     """
@@ -233,7 +342,7 @@ async def shared_engine(config: EngineConfig, *, web: bool = False) -> SearchEng
 
 
 async def release(engine: SearchEngine) -> None:
-    """Give back what :func:`shared_engine` gave; the last user closes it."""
+    """Release an engine of :func:`shared_engine`; the last user closes it."""
     engines = _shared.get(asyncio.get_running_loop(), {})
     for key, shared in engines.items():
         if shared.engine is engine:
@@ -249,7 +358,7 @@ async def _leave(engines: dict[str, _Shared], key: str) -> None:
     del engines[key]
     if shared.engine is not None:
         await shared.engine.close()
-    else:  # it was not awaited to the end, or has failed
+    else:  # opening was cancelled, or failed
         shared.opening.add_done_callback(_discard)
 
 

@@ -19,16 +19,16 @@ __all__ = ["OpenSearchEngine"]
 class OpenSearchEngine(SearchEngine):
     """Searches an index whose documents have ``title``, ``text`` and perhaps ``url``.
 
-    Speaks the part of the REST interface that OpenSearch and Elasticsearch share (``_msearch``,
+    Uses the part of the REST interface that OpenSearch and Elasticsearch share (``_msearch``,
     ``_mget``). Equal scores are ordered by the field ``id``, which documents must have as a
     keyword, equal to their ``_id``.
 
     Args:
-        base_url: of the cluster.
+        base_url: URL of the cluster.
         index: its name.
         auth: user and password.
         patience: deadlines and retries.
-        fields: what is searched, with boosts.
+        fields: fields to search, with boosts.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Many sessions, one engine: calls are gathered into batches, answers are kept."""
+"""One engine for many sessions: queries are batched, results are cached."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from trajgym.envs._clock import SharedClock
 from trajgym.envs.search._engine import Hit, Passage, SearchEngine, check_query
 
 if TYPE_CHECKING:
@@ -17,13 +18,15 @@ __all__ = ["PooledEngine"]
 class PooledEngine(SearchEngine):
     """Batches and caches another engine.
 
-    Queries that arrive in the same round of the event loop go out as one batch; a query that is
-    on its way already is not sent twice. A waiter that is cancelled leaves the others their answer.
+    Queries that arrive in the same round of the event loop are sent as one batch; a query that is
+    already being answered is not sent twice. Cancelling one waiter does not affect the others.
+    While the engine waits for a server that is down, the clock of every waiting session is paused.
 
     Args:
-        engine: the engine behind; closed with this one.
-        kept: queries whose hits are kept; 0 keeps none. A live engine's are never kept.
-        batch: most queries of one call.
+        engine: the underlying engine; closed with this one.
+        kept: queries whose hits are cached; 0 disables the cache. Hits of live engines are never
+            cached.
+        batch: maximum number of queries per call.
     """
 
     def __init__(self, engine: SearchEngine, *, kept: int = 10_000, batch: int = 64) -> None:
@@ -36,13 +39,15 @@ class PooledEngine(SearchEngine):
         self._waiting: dict[tuple[str, int], asyncio.Future[list[Hit]]] = {}
         self._queued: dict[int, list[str]] = {}
         self._calls: set[asyncio.Task[None]] = set()
+        self._clock = SharedClock()
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """See :meth:`SearchEngine.search`."""
         check_query(k)
         waits = [self._ask(query, k) for query in queries]
         if pending := [wait for wait in waits if isinstance(wait, asyncio.Future)]:
-            await asyncio.wait(pending)
+            with self._clock.waiting():
+                await asyncio.wait(pending)
         return [list(w.result()) if isinstance(w, asyncio.Future) else list(w) for w in waits]
 
     async def get(self, ids: Sequence[str]) -> list[Passage | None]:
@@ -50,7 +55,7 @@ class PooledEngine(SearchEngine):
         return await self.engine.get(ids)
 
     async def close(self) -> None:
-        """Stop the calls on their way and close the engine."""
+        """Cancel the running calls and close the engine."""
         self._queued.clear()
         for waiting in self._waiting.values():
             waiting.cancel()
@@ -83,8 +88,9 @@ class PooledEngine(SearchEngine):
 
     async def _call(self, queries: list[str], k: int) -> None:
         try:
-            found = await self.engine.search(queries, k)
-        except BaseException as error:  # noqa: BLE001 - boundary: it belongs to those who wait
+            with self._clock.serving():
+                found = await self.engine.search(queries, k)
+        except BaseException as error:  # noqa: BLE001 - boundary: it is passed to the waiters
             for query in queries:
                 self._fail(self._waiting.pop((query, k)), error)
             return
@@ -102,7 +108,7 @@ class PooledEngine(SearchEngine):
             waiting.cancel()
             return
         waiting.set_exception(error)
-        waiting.exception()  # seen: those who waited may be gone
+        waiting.exception()  # retrieved: the waiters may be gone
 
     def _keep(self, key: tuple[str, int], hits: list[Hit]) -> None:
         if not self._kept:

@@ -1,4 +1,4 @@
-"""Recording what an engine answers, and answering from the record."""
+"""Recording the answers of an engine, and replaying them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["RecordingEngine", "ReplayEngine"]
 
 
 class RecordingEngine(SearchEngine):
-    """Appends every answer of an engine to a file, before it is given.
+    """Appends every answer of an engine to a file before it is returned.
 
     Args:
         engine: the engine; closed with this one.
@@ -66,7 +66,7 @@ class RecordingEngine(SearchEngine):
 
 
 class ReplayEngine(SearchEngine):
-    """Answers from what :class:`RecordingEngine` wrote; the last answer to a query counts.
+    """Replays the file of a :class:`RecordingEngine`; the last answer to a query is used.
 
     Args:
         path: the record.

@@ -17,7 +17,7 @@ __all__ = ["RetrievalClient", "Seen"]
 
 
 class Seen:
-    """Passages that were found before, the newest few thousand: what `open` finds again.
+    """The last few thousand passages that were found; `open` looks them up.
 
     Args:
         most: how many.
@@ -42,11 +42,12 @@ class Seen:
 
 
 class RetrievalClient(SearchEngine):
-    """An engine behind a server that speaks Search-R1's ``POST /retrieve``, such as our own.
+    """An engine behind a server that implements Search-R1's ``POST /retrieve``, such as our own.
 
-    Both forms of answer are read: with scores (``{"document": ..., "score": ...}``) and without.
-    Passages without score get ``1 / rank``. What was not found before is opened by ASearcher's
-    ``POST /access``, where the server has it.
+    Both forms of answer are accepted: with scores (``{"document": ..., "score": ...}``) and
+        without.
+    Passages without score get ``1 / rank``. Passages that were not found before are opened by
+    ASearcher's ``POST /access``, if the server supports it.
 
     Args:
         base_url: the server; a trailing ``/retrieve`` is dropped.

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from trajgym.envs.search._errors import SearchUnavailable
 from trajgym.envs.search._text import contents_of
-from trajgym.trajectory import MissingExtra, replace_surrogates
+from trajgym.trajectory._internal import MissingExtra, replace_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -42,7 +42,7 @@ def search_app(engine: SearchEngine, *, topk: int = 3) -> Starlette:
 
     ``POST /retrieve {"queries": [...], "topk": 3, "return_scores": true}`` answers as Search-R1's
     server does, in both forms; ``POST /access {"urls": [...]}`` answers as ASearcher's does, for
-    the URLs that stand in its documents; ``GET /health`` says that it is ready. Bad requests are
+    the URLs that are in its documents; ``GET /health`` reports that it is ready. Bad requests are
     answered 422, too large ones 413, an engine that fails 503, each with ``{"error": ...}``.
 
     Args:

@@ -1,4 +1,4 @@
-"""The record shapes of question data sets, read into one."""
+"""The record formats of question data sets, read into one form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Context", "Question", "context_of", "question_of"]
 
 
 class Context(NamedTuple):
-    """A passage that a data set gives with a question."""
+    """A passage that comes with a question."""
 
     title: str
     text: str
@@ -21,10 +21,10 @@ class Context(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What every shape is read into.
+    """The common form of all records.
 
     Args:
-        id: of the record; empty where it has none.
+        id: the id of the record; empty if it has none.
         question: the question.
         answers: every accepted answer, the first one preferred.
         gold: ids of the supporting passages.
@@ -48,12 +48,22 @@ _MORE = ("type", "level", "dataset", "data_source", "hop_count")
 def question_of(record: dict[str, Any], where: str) -> Question:
     """Read a record of HotpotQA, 2WikiMultihopQA, MuSiQue, Bamboogle, NQ, TriviaQA, or FlashRAG.
 
-    Also the forms of these that trainers keep (``golden_answers``, ``reward_model``) and our own
-    (``question``, ``answers``, ``gold``).
+    Also their forms in trainers (``golden_answers``, ``reward_model``) and the form of this
+    package (``question``, ``answers``, ``gold``).
 
     Raises:
-        InvalidCorpus: no question or no answer; names the record and what it has.
+        InvalidCorpus: the question or the answer is missing; the message names the record and its
+            fields.
     """
+    try:
+        return _question(record, where)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InvalidCorpus):
+            raise
+        raise InvalidCorpus(f"{where}: malformed question record: {error!r}") from error
+
+
+def _question(record: dict[str, Any], where: str) -> Question:
     question = record.get("question", record.get("Question"))
     if isinstance(question, dict):  # Natural Questions keeps the tokens beside it
         question = question.get("text")
@@ -63,8 +73,8 @@ def question_of(record: dict[str, Any], where: str) -> Question:
             f"{where}: no question with an answer; its fields are {sorted(record)}",
         )
     golden = [c for c in context_of(record) if c.gold]
-    gold = [passage_id(c.title, c.text) for c in golden] or list(record.get("gold") or [])
-    titles = [c.title for c in golden] or list(record.get("gold_titles") or [])
+    gold = [passage_id(c.title, c.text) for c in golden] or _strings(record, "gold")
+    titles = [c.title for c in golden] or _strings(record, "gold_titles")
     return Question(
         id=str(_first(record, "id", "_id", "question_id", "qid") or ""),
         question=question.strip(),
@@ -117,14 +127,27 @@ def _answers(record: dict[str, Any]) -> list[str]:
     return found
 
 
+def _strings(record: dict[str, Any], key: str) -> list[str]:
+    value = record.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        raise TypeError(f"`{key}` must be a list of strings, got {value!r}")
+    return list(value)
+
+
 def _texts(value: Any) -> list[str]:
+    if value is None:
+        return []
     if isinstance(value, str):
         return [value]
-    if isinstance(value, dict):  # TriviaQA
-        return [*_texts(value.get("value")), *_texts(value.get("aliases"))]
+    if isinstance(value, (int, float)):
+        return [str(value)]
+    if isinstance(value, dict) and "value" in value:  # TriviaQA
+        return [*_texts(value["value"]), *_texts(value.get("aliases"))]
     if isinstance(value, (list, tuple)):
-        return [str(item) for item in value]
-    return [] if value is None else [str(value)]
+        return [text for item in value for text in _texts(item)]
+    raise TypeError(f"an answer must be a text, got {value!r}")
 
 
 def _short_answers(annotations: Any) -> list[str]:
@@ -141,20 +164,20 @@ def _short_answers(annotations: Any) -> list[str]:
 
 
 def _hops(record: dict[str, Any]) -> list[dict[str, str]]:
+    """Return the sub-questions, or none where the data set has them in another form."""
     found = record.get("question_decomposition") or record.get("decomposition") or []
     found = found or record.get("hops") or []
-    return (
-        [
-            {
-                "question": str(_first(hop, "question", "q") or ""),
-                "answer": str(_first(hop, "answer", "a") or ""),
-            }
-            for hop in found
-            if isinstance(hop, dict)
-        ]
-        if isinstance(found, list)
-        else []
-    )
+    if not isinstance(found, list) or not all(isinstance(hop, dict) for hop in found):
+        return []
+    hops = [
+        {
+            "question": str(_first(hop, "query", "question", "q") or ""),
+            "answer": str(_first(hop, "answer", "a") or ""),
+        }
+        for hop in found
+    ]
+    # Hops refer to each other by number, so none may be omitted.
+    return hops if all(hop["question"] and hop["answer"] for hop in hops) else []
 
 
 def _first(record: dict[str, Any], *keys: str) -> Any:

@@ -1,22 +1,25 @@
-"""Passages as text that an agent reads, capped in tokens."""
+"""Passages formatted for the agent, limited in tokens."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from trajgym.envs.search._pages import sections_of
 from trajgym.envs.search._text import estimate_tokens
-from trajgym.trajectory import InvalidInput, MissingExtra
+from trajgym.trajectory import InvalidInput
+from trajgym.trajectory._internal import MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trajgym.envs.search._engine import Hit, Passage
+    from trajgym.envs.search._pages import Section
 
-__all__ = ["Page", "TokenCounter", "counter_for", "page_of", "show_hits"]
+__all__ = ["Page", "TokenCounter", "counter_for", "page_of", "show_document", "show_hits"]
 
 
 class TokenCounter(Protocol):
-    """Says where the tokens of a text end."""
+    """Reports where the tokens of a text end."""
 
     def ends(self, text: str) -> list[int]:
         """Return the end of every token in the text, as character offsets in order."""
@@ -59,7 +62,7 @@ def counter_for(file: str | None) -> TokenCounter:
 
 
 class Page(NamedTuple):
-    """A stretch of a longer text."""
+    """Part of a longer text."""
 
     text: str
     number: int
@@ -77,14 +80,55 @@ def page_of(text: str, number: int, tokens: int, counter: TokenCounter) -> Page:
     return Page(text[start:end].strip(), number, pages)
 
 
+def show_document(
+    passage: Passage, window: int, section: str, tokens: int, counter: TokenCounter
+) -> str:
+    """Return a window of a document, or of one of its sections.
+
+    A document with several sections that does not fit into one window begins with a list of them.
+
+    Raises:
+        LookupError: there is no such section; the message lists the sections.
+    """
+    sections = sections_of(passage.text)
+    listed = _outline(sections, tokens // 2, counter) if len(sections) > 1 else ""
+    text, title = passage.text, passage.title
+    if section.strip():
+        chosen = _section(sections, section.strip(), listed)
+        text, title = chosen.text, " - ".join(filter(None, (passage.title, chosen.title)))
+    elif listed and len(counter.ends(text)) > tokens:
+        text = f"{listed}\n{text}"
+    page = page_of(text, window, tokens, counter)
+    return f"{title}\n{page.text}\n[window {page.number} of {page.pages}]"
+
+
+def _section(sections: Sequence[Section], wanted: str, listed: str) -> Section:
+    if wanted.isdecimal() and 1 <= int(wanted) <= len(sections):
+        return sections[int(wanted) - 1]
+    for found in sections:
+        if found.title.casefold() == wanted.casefold():
+            return found
+    raise LookupError(
+        f"there is no section {wanted!r}; " + (listed or "the document has no sections")
+    )
+
+
+def _outline(sections: Sequence[Section], tokens: int, counter: TokenCounter) -> str:
+    names = "; ".join(
+        f"{number} {found.title or 'introduction'}" for number, found in enumerate(sections, 1)
+    )
+    page = page_of(names, 1, max(1, tokens), counter)
+    return f"Sections: {page.text}{'' if page.pages == 1 else ' [...]'}"
+
+
 def show_hits(hits: Sequence[Hit], tokens: int, counter: TokenCounter, *, ids: bool) -> str:
     """Return hits as numbered documents of ``tokens`` tokens in all, shared between them.
 
-    What a short passage leaves over goes to the longer ones.
+    Tokens that a short passage does not need are given to the longer ones.
 
     Args:
         hits: best first.
-        tokens: most tokens of the whole.
+        tokens: maximum number of tokens in total.
         counter: counts them.
         ids: show the id that ``open`` takes.
     """
@@ -105,7 +149,7 @@ def _shown(number: int, passage: Passage, share: int, counter: TokenCounter, ids
 
 
 def _shares(lengths: Sequence[int], total: int) -> list[int]:
-    """Divide tokens evenly, and what the short ones don't need among the long ones."""
+    """Divide tokens evenly; what short passages don't need is divided among the long ones."""
     shares = [0] * len(lengths)
     left = total
     for position, index in enumerate(sorted(range(len(lengths)), key=lambda i: lengths[i])):

@@ -1,4 +1,4 @@
-"""The engine that needs nothing but Python: SQLite's full-text search."""
+"""SQLite's full-text search: an engine without dependencies."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SELECT p.id, p.title, p.text, p.url, -found.rank FROM (
 
 
 class SqliteEngine(SearchEngine):
-    """BM25 over words without their endings (Porter), fit for up to some 20,000 passages.
+    """BM25 over stemmed words (Porter), suited to about 20,000 passages.
 
-    Ties are in the order of the corpus. More than that still works, in tens of milliseconds per
-    query; :class:`BM25Engine` takes a fraction of one.
+    Ties are in the order of the corpus. Larger corpora take tens of milliseconds per query, where
+    :class:`BM25Engine` takes a fraction of a millisecond.
 
     Args:
         index: directory that :func:`build_index` wrote.
-        seconds: what one query may take.
+        seconds: limit for one query.
 
     Raises:
         IndexMismatch: no finished index is there.
@@ -57,7 +57,7 @@ class SqliteEngine(SearchEngine):
     def _search(self, queries: list[str], k: int) -> list[list[Hit]]:
         found = []
         for query in queries:
-            # Quoted, so that no word of a query is taken for an operator.
+            # Quoted, so that no word of a query is parsed as an operator.
             match = " OR ".join(f'"{word}"' for word in words(query))
             rows = []
             if match:

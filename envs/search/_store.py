@@ -21,7 +21,8 @@ __all__ = ["FILE", "FORMAT", "PassageStore", "read_meta"]
 
 FILE = "passages.sqlite"
 FORMAT = 1
-_STEPS = 10_000  # of SQLite's machine between two looks at the clock
+_KEPT = 20_000  # passages
+_STEPS = 10_000  # instructions of SQLite between two checks of the deadline
 _COLUMNS = "n, id, title, text, url"
 _ALL = f"SELECT {_COLUMNS} FROM passages ORDER BY n"  # noqa: S608 - fixed column names
 
@@ -33,7 +34,7 @@ class PassageStore:
         index: the index directory.
 
     Raises:
-        IndexMismatch: no finished index is there.
+        IndexMismatch: there is no finished index.
     """
 
     def __init__(self, index: str | Path) -> None:
@@ -41,6 +42,7 @@ class PassageStore:
         self._idle: list[sqlite3.Connection] = []
         self._lock = threading.Lock()
         self._closed = False
+        self._kept: dict[int, Passage] = {}
         self.meta = read_meta(self.path)
         if self.meta.get("state") != "complete":
             raise IndexMismatch(
@@ -57,7 +59,7 @@ class PassageStore:
 
     @contextmanager
     def connection(self, seconds: float) -> Iterator[sqlite3.Connection]:
-        """Lend a connection whose statements are stopped after so many seconds.
+        """Provide a connection whose statements are interrupted after a number of seconds.
 
         Raises:
             SearchUnavailable: a statement took too long, or the file can't be read.
@@ -91,8 +93,18 @@ class PassageStore:
         connection.close()
 
     def by_rows(self, rows: Sequence[int], seconds: float = 30.0) -> dict[int, Passage]:
-        """Return passages by row number, from 0."""
-        return dict(self._select("n", rows, seconds))
+        """Return passages by row number, from 0; the last ones read are kept in memory."""
+        kept = self._kept
+        found = {row: passage for row in rows if (passage := kept.get(row)) is not None}
+        if len(found) < len(rows):
+            missing = [row for row in rows if row not in found]
+            read = dict(self._select("n", missing, seconds))
+            if len(kept) + len(read) > _KEPT:
+                kept = {}
+            kept.update(read)
+            self._kept = kept
+            found.update(read)
+        return found
 
     def by_ids(self, ids: Sequence[str], seconds: float = 30.0) -> list[Passage | None]:
         """Return passages by id or URL."""
@@ -109,7 +121,7 @@ class PassageStore:
                 yield Passage(*row[1:])
 
     def close(self) -> None:
-        """Close the idle connections, and those in use when they come back."""
+        """Close the idle connections, and those in use when they are returned."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -132,10 +144,10 @@ class PassageStore:
 
 
 def read_meta(file: Path) -> dict[str, Any]:
-    """Return what an index says of itself.
+    """Return the metadata of an index.
 
     Raises:
-        IndexMismatch: it is no index of ours, of another format, or not readable by this user.
+        IndexMismatch: it is not an index, has another format, or is not readable by this user.
     """
     try:
         with file.open("rb"):
@@ -160,6 +172,6 @@ def read_meta(file: Path) -> dict[str, Any]:
         raise IndexMismatch(f"{file}: not an index of passages: {error}") from error
     if meta.get("format") != FORMAT:
         raise IndexMismatch(
-            f"{file}: index format {meta.get('format')}, this version reads {FORMAT}; index anew",
+            f"{file}: index format {meta.get('format')}, this version reads {FORMAT}; rebuild it",
         )
     return meta

@@ -1,21 +1,25 @@
-"""Questions as tasks: from files of the field's shapes, from `datasets`, and our own."""
+"""Questions as tasks: from files in common formats, from `datasets`, and built in."""
 
 from __future__ import annotations
 
+import dataclasses
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
+from trajgym.envs import TaskData
+from trajgym.envs._records import read_dataset
 from trajgym.envs.search._corpus import iter_records
 from trajgym.envs.search._errors import InvalidCorpus
+from trajgym.envs.search._score import comparable
 from trajgym.envs.search._shapes import question_of
 from trajgym.envs.search._text import passage_id
-from trajgym.trajectory import MissingExtra, Task
+from trajgym.trajectory import InvalidInput, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 __all__ = ["BUILTIN", "SearchRecord", "builtin_file", "load_tasks"]
 
@@ -23,7 +27,25 @@ BUILTIN = "builtin"
 _DATASETS = "hf:"
 
 
-class SearchRecord(BaseModel):
+def _worded(question: str) -> str:
+    if not question.strip():
+        raise ValueError("the question is empty")
+    return question
+
+
+def _answerable(answers: list[str]) -> list[str]:
+    if not any(comparable(answer) for answer in answers):
+        raise ValueError("no accepted answer has a letter or digit; none could be matched")
+    return answers
+
+
+def _hop(hop: dict[str, str]) -> dict[str, str]:
+    if not (hop.get("query") or hop.get("question")) or "answer" not in hop:
+        raise ValueError("a hop needs `question` (or `query`) and `answer`")
+    return hop
+
+
+class SearchRecord(TaskData):
     """``task.data`` of a search task; only the question is ever shown to the agent.
 
     Attributes:
@@ -37,26 +59,14 @@ class SearchRecord(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    question: str = Field(min_length=1)
-    answers: list[str] = Field(min_length=1)
-    gold: list[str] = []
-    gold_titles: list[str] = []
-    hops: list[dict[str, str]] = []
-    more: dict[str, Any] = {}
+    question: Annotated[str, AfterValidator(_worded)]
+    answers: Annotated[list[str], AfterValidator(_answerable)]
+    gold: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
+    gold_titles: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
+    hops: list[Annotated[dict[str, str], AfterValidator(_hop)]] = Field(default_factory=list)
+    more: dict[str, Any] = Field(default_factory=dict)
 
-    @classmethod
-    def of(cls, task: Task) -> SearchRecord:
-        """Read a task.
-
-        Raises:
-            InvalidCorpus: its data is no search record; names task and field.
-        """
-        try:
-            return cls.model_validate(task.data)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise InvalidCorpus(f"task {task.id!r}: field {where!r}: {first['msg']}") from error
+    error: ClassVar[type[InvalidInput]] = InvalidCorpus
 
 
 def builtin_file(name: str) -> Path:
@@ -65,22 +75,24 @@ def builtin_file(name: str) -> Path:
 
 
 def load_tasks(source: str) -> list[Task]:
-    """Return the tasks that a source means.
+    """Return the tasks of a source.
 
     Args:
         source: ``builtin`` (questions about an invented world); a ``.jsonl``, ``.json`` or
-            ``.parquet`` file or a folder of them, with records of our own form or of HotpotQA,
-            2WikiMultihopQA, MuSiQue, Bamboogle, NQ, TriviaQA or FlashRAG; or
+            ``.parquet`` file or a folder of them, with records in the form of this package or of
+            HotpotQA, 2WikiMultihopQA, MuSiQue, Bamboogle, NQ, TriviaQA or FlashRAG; or
             ``hf:NAME[/CONFIG]:SPLIT``, which `datasets` loads.
 
     Raises:
-        InvalidCorpus: a record without question or answer, an id used twice, nothing there.
+        InvalidCorpus: a record lacks a question or an answer, an id is used twice, or there are no
+            records.
         MissingExtra: pyarrow or `datasets` is needed and not installed.
     """
     if source == BUILTIN:
         records = iter_records([builtin_file("questions.jsonl")])
     elif source.startswith(_DATASETS):
-        records = _from_datasets(source.removeprefix(_DATASETS))
+        found = read_dataset(source.removeprefix(_DATASETS))
+        records = ((record.where, record.value) for record in found)
     else:
         records = iter_records([source])
     tasks = _tasks(records)
@@ -100,36 +112,15 @@ def _tasks(records: Iterable[tuple[str, dict[str, Any]]]) -> list[Task]:
 
 
 def _task(where: str, record: dict[str, Any]) -> Task:
-    if isinstance(record.get("data"), dict) and "question" in record["data"]:
+    if "data" in record and not {"question", "Question"} & record.keys():
         try:
             task = Task.model_validate(record)
         except ValidationError as error:
             raise InvalidCorpus(f"{where}: {error.errors(include_url=False)[0]['msg']}") from error
-        SearchRecord.of(task)
-        return task
-    found = question_of(record, where)
-    data = {
-        "question": found.question,
-        "answers": found.answers,
-        "gold": found.gold,
-        "gold_titles": found.gold_titles,
-        "hops": found.hops,
-        "more": found.more,
-    }
-    return Task(id=found.id or f"q-{passage_id('', found.question)}", data=data)
-
-
-def _from_datasets(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingExtra("datasets", "search-data") from error
-    where, _, split = name.rpartition(":")
-    if not where:
-        raise InvalidCorpus(f"hf:{name}: write hf:NAME:SPLIT or hf:NAME/CONFIG:SPLIT")
-    parts = where.split("/")
-    local = Path(where).exists()
-    config = parts[2] if len(parts) == 3 and not local else None
-    path = where if local else "/".join(parts[:2])
-    for number, record in enumerate(datasets.load_dataset(path, config, split=split)):
-        yield f"hf:{name}[{number}]", dict(record)
+    else:
+        found = question_of(record, where)
+        name = found.id or f"q-{passage_id('', found.question)}"
+        data = {k: v for k, v in dataclasses.asdict(found).items() if k != "id"}
+        task = Task(id=name, data=data)
+    SearchRecord.of(task, where)
+    return task

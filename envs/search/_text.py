@@ -1,4 +1,4 @@
-"""Words of queries, and the text forms that passages travel in."""
+"""Words of queries, and the wire form of passages."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ than that the their them then there these they this those through to too under u
 was we were what when where which while who whom whose why will with would you your s t
 """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
-"""Words that nearly every passage has: they cost an engine most of its time and find nothing."""
+"""Words that occur in nearly every passage: costly to search, and without effect on the ranking."""
 
 
 def words(query: str) -> list[str]:
     """Return the distinct words of a query in lower case, stop words left out.
 
-    If a query has only stop words they stay. At most 64 words count.
+    If a query has only stop words they are kept. At most 64 words count.
     """
     found = list(dict.fromkeys(word.lower() for word in _WORD.findall(query)))
     return ([word for word in found if word not in STOP_WORDS] or found)[:_MOST_WORDS]
 
 
 def passage_id(title: str, text: str) -> str:
-    """Return the id of a passage that has none of its own: 12 hex digits of its content's hash."""
+    """Return an id for a passage without one: 12 hex digits of the hash of its content."""
     return hashlib.sha256(f"{title}\n{text}".encode()).hexdigest()[:12]
 
 
@@ -57,7 +57,7 @@ def split_contents(contents: str) -> tuple[str, str]:
 
 
 def estimate_tokens(text: str) -> Iterable[re.Match[str]]:
-    """Return the pieces of a text that stand for about one token each, with their places.
+    """Split a text into pieces of about one token each, with their positions.
 
     A word of more than eight letters is one piece all the same: a model's tokenizer makes some
     more of them, in English about 1.2 to 1.4 tokens per piece.

@@ -1,45 +1,82 @@
-"""JSON over HTTP with deadlines and retries, for every engine that lives behind a URL."""
+"""JSON over HTTP with deadlines and retries, for engines behind a URL."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from trajgym.envs._clock import off_the_clock
+from trajgym.envs._retry import Retry, Transient, of_status, shared_limiter
 from trajgym.envs.search._errors import SearchUnavailable
-from trajgym.trajectory import MissingExtra
+from trajgym.trajectory._internal import MissingExtra
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     import httpx
 
-__all__ = ["JsonClient", "Patience"]
+__all__ = ["Endpoint", "JsonClient", "Patience"]
 
-_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+_T = TypeVar("_T")
 _SHOWN = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long a server is waited for, and how often it is asked again.
+class Patience(Retry):
+    """The retry policy of the project, with a deadline per try.
 
-    Time-outs, broken connections, rate limits and 5xx are tried again, other 4xx never.
+    By default retries last longer than an index takes to load, so that sessions survive a restart
+    of the server.
 
     Args:
-        seconds: of one try.
-        attempts: most tries.
-        total_seconds: no try begins after so long.
-        first_wait: most seconds before the second try, drawn at random; doubled each time.
-        longest_wait: where the doubling ends.
+        seconds: deadline of one try.
     """
 
     seconds: float = 30.0
-    attempts: int = 5
-    total_seconds: float = 180.0
-    first_wait: float = 0.5
-    longest_wait: float = 10.0
+
+
+class Endpoint:
+    """Calls to one server, retried according to its :class:`Patience`.
+
+    All clients of one server in this process share a limiter. Waits, and every try after the first,
+    don't count towards the agent's time.
+
+    Args:
+        name: the server's address.
+        patience: deadlines and retries.
+    """
+
+    def __init__(self, name: str, patience: Patience | None) -> None:
+        self.patience = patience or Patience()
+        self._limiter = shared_limiter(name)
+
+    async def call(
+        self,
+        once: Callable[[], Awaitable[_T]],
+        transient: Callable[[Exception], Transient | None],
+    ) -> _T:
+        """Retry a call until it succeeds; raise the error of the last try.
+
+        Args:
+            once: makes one try.
+            transient: returns a message for a failure that a retry may resolve, else None.
+        """
+        tries = 0
+
+        async def bounded() -> _T:
+            nonlocal tries
+            tries += 1
+            with off_the_clock() if tries > 1 else nullcontext():
+                # Client timeouts limit each read; a server that sends single bytes would never
+                # reach them.
+                async with asyncio.timeout(self.patience.seconds):
+                    return await once()
+
+        answer, _ = await self.patience.run(bounded, transient=transient, limiter=self._limiter)
+        return answer
 
 
 class JsonClient:
@@ -65,11 +102,11 @@ class JsonClient:
         except ImportError as error:
             raise MissingExtra("httpx", "search") from error
         self.base_url = base_url.rstrip("/")
-        self.patience = patience or Patience()
+        self._endpoint = Endpoint(self.base_url, patience)
         # Without TLS there is nothing to verify, and loading the certificates takes longest.
         self._client = httpx.AsyncClient(
             base_url=self.base_url,
-            timeout=self.patience.seconds,
+            timeout=self._endpoint.patience.seconds,
             headers=dict(headers or {}),
             verify=not self.base_url.startswith("http://"),
         )
@@ -97,26 +134,14 @@ class JsonClient:
         await self._client.aclose()
 
     async def _ask(self, method: str, path: str, **request: Any) -> Any:
-        from tenacity import (
-            AsyncRetrying,
-            retry_if_exception,
-            stop_after_attempt,
-            stop_before_delay,
-            wait_random_exponential,
-        )
+        async def once() -> httpx.Response:
+            response = await self._client.request(method, path, **request)
+            response.raise_for_status()
+            return response
 
-        patience = self.patience
         try:
-            async for attempt in AsyncRetrying(
-                stop=stop_after_attempt(patience.attempts)
-                | stop_before_delay(patience.total_seconds),
-                wait=wait_random_exponential(patience.first_wait, patience.longest_wait),
-                retry=retry_if_exception(_transient),
-                reraise=True,
-            ):
-                with attempt:
-                    response = await self._once(method, path, request)
-        except Exception as error:
+            response = await self._endpoint.call(once, _transient)
+        except Exception as error:  # httpx is imported lazily: _ours compares with its classes
             if not _ours(error):
                 raise
             raise SearchUnavailable(self._said(path, error)) from error
@@ -126,13 +151,6 @@ class JsonClient:
             text = response.text[:_SHOWN]
             raise SearchUnavailable(f"{self.base_url}{path} answered no JSON: {text!r}") from error
 
-    async def _once(self, method: str, path: str, request: dict[str, Any]) -> httpx.Response:
-        # httpx bounds each read; a server that drips bytes would never end.
-        async with asyncio.timeout(self.patience.seconds):
-            response = await self._client.request(method, path, **request)
-        response.raise_for_status()
-        return response
-
     def _said(self, path: str, error: Exception) -> str:
         import httpx
 
@@ -140,16 +158,19 @@ class JsonClient:
         if isinstance(error, httpx.HTTPStatusError):
             text = error.response.text[:_SHOWN]
             return f"{where} answered {error.response.status_code}: {text}"
-        what = str(error) or f"no answer within {self.patience.seconds:g} s"
-        return f"{where} can't be reached: {what} ({self.patience.attempts} tries at most)"
+        what = str(error) or f"no answer within {self._endpoint.patience.seconds:g} s"
+        return f"{where} can't be reached: {what}"
 
 
-def _transient(error: BaseException) -> bool:
+def _transient(error: Exception) -> Transient | None:
     import httpx
 
     if isinstance(error, httpx.HTTPStatusError):
-        return error.response.status_code in _RETRIED
-    return isinstance(error, (httpx.TransportError, TimeoutError))
+        response = error.response
+        return of_status(response.status_code, response.headers, response.text[:_SHOWN])
+    if isinstance(error, (httpx.TransportError, TimeoutError)):
+        return Transient(repr(error), unreachable=isinstance(error, httpx.ConnectError))
+    return None
 
 
 def _ours(error: BaseException) -> bool:

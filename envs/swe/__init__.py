@@ -1,4 +1,4 @@
-"""SWE tasks: an agent repairs a repository in a sandbox, hidden tests decide."""
+"""SWE tasks: an agent repairs a repository in a sandbox and is graded by hidden tests."""
 
 from trajgym.envs.swe._build import Builder
 from trajgym.envs.swe._corpus import corpus_recipes, write_corpus

@@ -1,4 +1,4 @@
-"""Unpacking source archives and wheels: files only, never run, never outside the folder."""
+"""Unpacks source archives and wheels: files only, without running them, inside the folder only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_BYTES = 256 << 20
 def unpack_sdist(archive: Path, into: Path, *, only: str = "") -> None:
     """Unpack a source archive without its top folder and without generated metadata.
 
-    Links and special files are skipped; only the executable bit of modes is kept.
+    Links and special files are skipped; of the modes only the executable bit is kept.
 
     Args:
         archive: a ``.tar.gz``.
@@ -24,7 +24,7 @@ def unpack_sdist(archive: Path, into: Path, *, only: str = "") -> None:
         only: subfolder whose content alone is unpacked, relative to the top folder.
 
     Raises:
-        SourceUnavailable: damaged, too large, or it tries to write outside the folder.
+        SourceUnavailable: damaged, too large, or with a path outside the folder.
     """
     total = 0
     try:
@@ -48,7 +48,7 @@ def unpack_wheel(wheel: Path, into: Path) -> None:
     """Unpack a pure-Python wheel into a folder for the import path.
 
     Raises:
-        SourceUnavailable: damaged, too large, or it tries to write outside the folder.
+        SourceUnavailable: damaged, too large, or with a path outside the folder.
     """
     total = 0
     try:

@@ -1,20 +1,26 @@
-"""Making recipes of new tasks from released packages and from git history.
+"""Makes recipes of new tasks from released packages and from git history.
 
-A recipe holds facts alone: archives with hashes, the place of a change, test lists, where it is
-from and under which licence. What can't be told apart by tests is not a task and gives none.
+A recipe contains facts only: archives with hashes, the position of a change, test lists, origin
+and licence. A change that no test detects gives no recipe.
 """
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trajgym.envs.swe._candidates import (
+    differ,
+    hunks_between,
+    places,
+    put_back,
+    python_files,
+)
 from trajgym.envs.swe._corpus import statement_of
 from trajgym.envs.swe._errors import InvalidTask
 from trajgym.envs.swe._git import fixes_in
-from trajgym.envs.swe._mutate import edits_of, is_python
+from trajgym.envs.swe._mutate import is_python
 from trajgym.envs.swe._paths import is_test_path
 from trajgym.envs.swe._record import (
     Archive,
@@ -36,36 +42,10 @@ if TYPE_CHECKING:
 
     from trajgym.envs.sandbox import SandboxProvider
 
-__all__ = ["Builder", "Hunk", "Recipe", "hunks_between"]
+__all__ = ["Builder", "Recipe"]
 
 Recipe = dict[str, Any]
 _MOST_BROKEN = 0.2  # a bug that breaks more of the suite is a crash, not a task
-_CONTEXT = 2
-
-
-class Hunk(NamedTuple):
-    """Lines ``base`` of the older file stand where lines ``fixed`` of the newer are; from 0."""
-
-    base: tuple[int, int]
-    fixed: tuple[int, int]
-
-    @property
-    def line(self) -> int:
-        """Line number of the hunk in the newer file, as a diff without context gives it."""
-        return self.fixed[0] + (self.fixed[1] > self.fixed[0])
-
-
-def hunks_between(base: bytes, fixed: bytes) -> list[Hunk]:
-    """Return the hunks between two files; changes at most four lines apart are one."""
-    old, new = base.splitlines(keepends=True), fixed.splitlines(keepends=True)
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
-    hunks = []
-    for group in matcher.get_grouped_opcodes(_CONTEXT):
-        changes = [change for change in group if change[0] != "equal"]
-        if changes:
-            first, last = changes[0], changes[-1]
-            hunks.append(Hunk((first[1], last[2]), (first[3], last[4])))
-    return hunks
 
 
 class _Release(NamedTuple):
@@ -76,16 +56,16 @@ class _Release(NamedTuple):
 
 
 class Builder:
-    """Makes recipes; every candidate is told by ``on_candidate(name, why not)``.
+    """Makes recipes, and reports every candidate by ``on_candidate(name, reason)``.
 
     Args:
         provider: where tests run.
         needs: pinned packages that the tests need besides pytest.
-        seconds: limit of one run of a suite; a change that makes tests endless is no task.
+        seconds: limit of one run of a suite; a change after which the tests hang gives no task.
         runs: how often tests must pass on the fixed side to be listed.
         cache_dir: instead of the user's cache.
-        on_candidate: called with each candidate's name and the reason why it is none, empty if it
-            became a recipe.
+        on_candidate: called with each candidate's name and the reason for its rejection, empty if
+            it became a recipe.
     """
 
     def __init__(
@@ -108,12 +88,12 @@ class Builder:
     async def release(self, package: str, old: str, new: str, statement: str = "") -> Recipe:
         """Return a recipe from two releases whose source archives ship tests.
 
-        Tests that fail on the base only because their module can't be imported there are left out:
-        what the base's own tests show to work is no part of the problem.
+        Tests that fail on the base only because their module can't be imported there are left out
+        if the base's own tests cover them: what works already is not part of the problem.
 
         Raises:
             InvalidTask: no changed tests, or none that fails before and passes after.
-            SourceUnavailable: the releases can't be had.
+            SourceUnavailable: the releases can't be downloaded.
         """
         base, fixed = self._release(package, old), self._release(package, new)
         empty = ReleaseSource(
@@ -130,7 +110,7 @@ class Builder:
         Args:
             repo: path or URL of a git repository.
             commits: a range as `git log` takes it.
-            licence: of the repository, for the record.
+            licence: licence of the repository, for the record.
         """
         for commit in fixes_in(repo, commits, self.cache_dir):
             name = f"git-{_slug(PurePosixPath(repo).stem)}-{commit.id[:12]}"
@@ -155,11 +135,11 @@ class Builder:
     async def hunks(
         self, package: str, old: str, new: str, only: Iterable[str] = ()
     ) -> AsyncIterator[Recipe]:
-        """Yield recipes of the newer release with one hunk put back, if tests tell.
+        """Yield recipes of the newer release with one hunk reverted, where tests detect it.
 
         Args:
             package: name on the index.
-            old: version that the hunks come from.
+            old: version that the hunks are reverted to.
             new: version whose tests run.
             only: names of the candidates to try; all by default.
         """
@@ -170,7 +150,7 @@ class Builder:
             install = Install(pythonpath=layout.pythonpath, needs=self.needs)
             suite = await self._suite(self._same(fixed), install, layout.tests)
             good = await self._good(suite, f"{package} {new}")
-            for file in _python_files(newer, layout):
+            for file in python_files(newer, layout):
                 if not (older / file).is_file():
                     continue
                 before, after = (older / file).read_bytes(), (newer / file).read_bytes()
@@ -183,8 +163,8 @@ class Builder:
                         kind="pypi-hunk", package=package, base=base.archive, fixed=fixed.archive,
                         file=file, base_lines=hunk.base, fixed_lines=hunk.fixed,
                     )  # fmt: skip
-                    content = _put_back(before, after, hunk)
-                    failing = await self._tell(suite, good, name, file, content)
+                    content = put_back(before, after, hunk)
+                    failing = await self._failing(suite, good, name, file, content)
                     if failing:
                         yield _recipe(name, package, source, install, fixed, failing, good)
 
@@ -196,9 +176,9 @@ class Builder:
         Args:
             package: name on the index.
             version: whose source archive ships tests.
-            count: how many recipes to stop at.
-            seed: decides which places are tried, and in which order.
-            tries: how many places to try at most; eight for each recipe by default.
+            count: number of recipes after which it stops.
+            seed: determines which places are tried, and in which order.
+            tries: maximum number of places that are tried; eight for each recipe by default.
         """
         fixed = self._release(package, version)
         with source_trees(self._same(fixed), None, self.cache_dir) as (tree, _):
@@ -207,8 +187,8 @@ class Builder:
             suite = await self._suite(self._same(fixed), install, layout.tests)
             good = await self._good(suite, f"{package} {version}")
             seen: set[tuple[str, str, frozenset[str]]] = set()
-            places = _places(tree, layout, seed)[: tries if tries is not None else 8 * count]
-            for file, edit in places:
+            limit = tries if tries is not None else 8 * count
+            for file, edit in places(tree, layout, seed)[:limit]:
                 if len(seen) >= count:
                     return
                 before = (tree / file).read_bytes()
@@ -219,9 +199,9 @@ class Builder:
                 )
                 name += f"-{edit.variant}" if edit.variant else ""
                 if not is_python(changed):
-                    self.on_candidate(name, "is no Python")
+                    self.on_candidate(name, "is not Python")
                     continue
-                failing = await self._tell(suite, good, name, file, changed, seen, edit.scope)
+                failing = await self._failing(suite, good, name, file, changed, seen, edit.scope)
                 if not failing:
                     continue
                 mutation = Mutation(
@@ -243,7 +223,7 @@ class Builder:
             )
         return good
 
-    async def _tell(
+    async def _failing(
         self,
         suite: Suite,
         good: set[str],
@@ -253,18 +233,18 @@ class Builder:
         seen: set[tuple[str, str, frozenset[str]]] | None = None,
         scope: str = "",
     ) -> set[str]:
-        """Return the tests that tell a changed file, empty if it makes no task."""
+        """Return the tests that fail with a changed file; empty if it gives no task."""
         results = await suite.run(files={file: content})
         failing = good - passed_in(results)
         why = ""
         if results is None:
-            why = "the tests do not end or do not start"
+            why = "the tests hang or do not start"
         elif not failing:
-            why = "no test tells"
+            why = "no test detects it"
         elif len(failing) > max(1, _MOST_BROKEN * len(good)):
             why = f"breaks {len(failing)} of {len(good)} tests"
         elif seen is not None and (file, scope, frozenset(failing)) in seen:
-            why = "tests tell it like another bug in this function"
+            why = "the same tests fail as for another bug in this function"
         self.on_candidate(name, why)
         if why:
             return set()
@@ -317,13 +297,13 @@ class Builder:
     def _with_paths(
         self, source: ReleaseSource | GitSource
     ) -> tuple[ReleaseSource | GitSource, Layout]:
-        """Return the source with its folders, or single files where tests lie among sources."""
+        """Return the source with its folders, or single files where tests are beside sources."""
         with source_trees(source, source, self.cache_dir) as (base, fixed):
             layout = layout_of(fixed)
             paths = layout.sources
             if any(test.startswith(f"{path}/") for path in paths for test in layout.tests):
-                files = {*_python_files(base, layout), *_python_files(fixed, layout)}
-                paths = sorted(file for file in files if _differ(base / file, fixed / file))
+                files = {*python_files(base, layout), *python_files(fixed, layout)}
+                paths = sorted(file for file in files if differ(base / file, fixed / file))
         changes = {"source_paths": paths, "test_paths": layout.tests}
         return source.model_copy(update=changes), layout
 
@@ -363,37 +343,3 @@ def _recipe(
 
 def _slug(name: str) -> str:
     return name.lower().replace("/", "-")
-
-
-def _python_files(tree: Path, layout: Layout) -> list[str]:
-    """Return the source files of a tree, tests left out."""
-    found = []
-    for source in layout.sources:
-        path = tree / source
-        files = path.rglob("*.py") if path.is_dir() else [path]
-        found += [str(file.relative_to(tree)) for file in files if file.is_file()]
-    tests = tuple(f"{test}/" for test in layout.tests)
-    return sorted(file for file in found if not file.startswith(tests))
-
-
-def _differ(one: Path, other: Path) -> bool:
-    contents = [path.read_bytes() if path.is_file() else None for path in (one, other)]
-    return contents[0] != contents[1]
-
-
-def _put_back(before: bytes, after: bytes, hunk: Hunk) -> bytes:
-    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    kept = [*new[: hunk.fixed[0]], *old[slice(*hunk.base)], *new[hunk.fixed[1] :]]
-    return b"".join(kept)
-
-
-def _places(tree: Path, layout: Layout, seed: int) -> list[tuple[str, Any]]:
-    """Return every place for a bug in an order that the seed decides, and nothing else."""
-    places = []
-    for file in _python_files(tree, layout):
-        if is_test_path(file):
-            continue  # a change of such a path would not be taken into grading
-        for edit in edits_of((tree / file).read_bytes()):
-            key = hashlib.sha256(f"{seed} {file} {edit[:4]}".encode()).hexdigest()
-            places.append((key, file, edit))
-    return [(file, edit) for _, file, edit in sorted(places, key=lambda place: place[0])]

@@ -1,4 +1,4 @@
-"""The user's cache: what is downloaded or built once and read many times."""
+"""The user's cache of downloads and builds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def content_key(*parts: Any) -> str:
 
 
 def build_once(target: Path, build: Callable[[Path], None]) -> Path:
-    """Return ``target``, made by ``build(folder)`` if it is not there yet.
+    """Return ``target``, made by ``build(folder)`` if it does not exist yet.
 
     Safe between threads and processes; a build that fails or is killed leaves no ``target``.
 
@@ -64,7 +64,7 @@ def build_once(target: Path, build: Callable[[Path], None]) -> Path:
 
 
 def _make_readable(folder: Path) -> None:
-    """Sandboxes read the cache as another user, whatever the umask was."""
+    """Make files readable for others: sandboxes read the cache as another user."""
     for path in (folder, *folder.rglob("*")):
         if not path.is_symlink():
             path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))

@@ -1,8 +1,8 @@
-"""Many recipes of one release as one small document, and back.
+"""Packs the recipes of one release into one small document, and unpacks them.
 
-The recipes of a release share archive, installation, licence and tests: a document holds them once,
-and of each task what is its own. PASS_TO_PASS is what its release's tests have besides its
-FAIL_TO_PASS.
+The recipes of a release share archive, installation, licence and tests: a document contains these
+once, and what is specific to each task. PASS_TO_PASS is all of the release's tests that are not in
+its FAIL_TO_PASS.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _SAME_SOURCE = ("kind", "package", "base", "fixed")
 
 
 def pack(recipes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return documents that hold the recipes, one per release and kind.
+    """Return documents of the recipes, one per release and kind.
 
     Raises:
-        InvalidTask: a recipe whose source is no release with a bug or a hunk in one file.
+        InvalidTask: the source of a recipe is not a release with a bug or a hunk in one file.
     """
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for recipe in recipes:
         if recipe["source"]["kind"] not in {"pypi-mutation", "pypi-hunk"}:
-            raise InvalidTask(f"recipe {recipe['instance_id']!r} stands in a file of its own")
+            raise InvalidTask(f"recipe {recipe['instance_id']!r} is in a file of its own")
         shared = {name: recipe[name] for name in _SHARED}
         source = {key: value for key, value in recipe["source"].items() if key in _SAME_SOURCE}
         tests = sorted([*recipe["FAIL_TO_PASS"], *recipe["PASS_TO_PASS"]])
@@ -82,7 +82,7 @@ def expand(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def statement_of(recipe: dict[str, Any]) -> str:
-    """Say which tests fail, and nothing of where the bug is."""
+    """Return a problem statement that names the failing tests, but not the place of the bug."""
     about, failing = recipe["provenance"], sorted(recipe["FAIL_TO_PASS"])
     shown = "".join(f"\n- {test}" for test in failing[:10])
     more = f"\n- and {len(failing) - 10} more" if len(failing) > 10 else ""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["demo_agent"]
 
 _written: dict[tuple[str, str, str, bool, Path | None], list[Message]] = {}
-"""Scripts by what they depend on: policies ask for the same one at every turn."""
+"""Cached scripts by their inputs: policies request the same one at every turn."""
 _KEPT = 64
 _STYLES = ("solve", "half", "slips then solve", "nothing", "delete tests", "solve untested")
 
@@ -35,7 +35,7 @@ def demo_agent(
 
     Args:
         task: a SWE task.
-        sample: which of the group's samples; picks the style.
+        sample: number of the sample in its group; selects the style.
         editor: whether the environment has ``view`` and the editing tools besides ``bash``.
         cache_dir: instead of the user's cache.
     """
@@ -136,7 +136,7 @@ class _Script:
         }
 
     def _edits(self, change: FileChange) -> list[tuple[str, dict[str, Any] | str]]:
-        """Return the calls that make a change: editor calls where they fit, else `git apply`."""
+        """Return the calls that make a change: editor calls where possible, else `git apply`."""
         if not self.editor:
             return [("bash", {"command": _by_shell(change)})]
         if not change.old_path and change.hunks:
@@ -161,13 +161,13 @@ class _Script:
 
 
 def _by_shell(change: FileChange) -> str:
-    if not change.text:  # half of a change has no patch: leave a note
+    if not change.text:  # half of a change is not a valid patch: append a comment
         return f"echo '# TODO: look here again' >> {shlex.quote(change.path)}"
     return f"git apply - <<'TRAJGYM_END'\n{change.text}TRAJGYM_END"
 
 
 def _half(changes: list[FileChange]) -> list[FileChange]:
-    """Return the first half of a change; of a single hunk, only a note where it would stand."""
+    """Return the first half of a change; for a single hunk, only a comment in its place."""
     hunks = [(change, hunk) for change in changes for hunk in change.hunks]
     if len(hunks) > 1:
         return [

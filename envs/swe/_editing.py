@@ -1,4 +1,4 @@
-"""Edits of text files, as functions of their content. Bytes that are not UTF-8 are kept."""
+"""Edits of text files, as functions of their content; preserves bytes that are not UTF-8."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def encode(text: str) -> bytes:
 
 
 def replaced(text: str, old: str, new: str, path: str) -> tuple[str, int]:
-    """Return the text with its one occurrence of ``old`` replaced, and the line where it was.
+    """Return the text with the only occurrence of ``old`` replaced, and its line number.
 
     In a file whose lines end in CRLF, ``old`` and ``new`` may be given with plain line ends.
 
@@ -75,13 +75,13 @@ def numbered(text: str, start: int, end: int | None, path: str) -> str:
     if not lines:
         return f"{path} is empty"
     if not 1 <= start <= len(lines) or last < start:
-        raise ToolError(f"{path} has {len(lines)} lines; {start} to {end} is no range in it")
+        raise ToolError(f"{path} has {len(lines)} lines; {start} to {end} is not a range in it")
     shown = (f"{number:6}\t{lines[number - 1].rstrip()}" for number in range(start, last + 1))
     return "\n".join(shown)
 
 
 def rest_of(text: str, start: int, window: int) -> str:
-    """Say which lines lie outside a window that begins at ``start``; empty if none does."""
+    """Return a note about lines outside a window that begins at ``start``, or an empty string."""
     total = len(_split(text))
     last = min(total, start + window - 1)
     if start == 1 and last == total:
@@ -93,7 +93,7 @@ def shortened(data: bytes, limit: int, dropped: int = 0) -> str:
     """Return output as text, its middle replaced by a mark if it is longer than ``limit`` bytes.
 
     Args:
-        data: what was kept of the output; bytes that are not UTF-8 show as U+FFFD.
+        data: the output that was kept; bytes that are not UTF-8 become U+FFFD.
         limit: bytes to keep, half of them from the end.
         dropped: bytes that were already left out of the middle of ``data``.
     """

@@ -12,7 +12,7 @@ from trajgym.envs.swe._env import SweEnvBase
 from trajgym.envs.swe._layout import REPO
 from trajgym.trajectory import InvalidInput
 
-__all__ = ["SweEnv"]
+__all__ = ["SweEnv", "relative"]
 
 _MATCHES = 100
 _LINE = 300  # bytes shown of a matching line
@@ -36,11 +36,11 @@ class SweEnv(SweEnvBase):
         self._undo: list[Edited] = []
 
     def kept(self) -> dict[str, Any]:
-        """Return the edits that can be taken back."""
+        """Return the edits that can be undone."""
         return {"undo": [list(edited) for edited in self._undo]}
 
     def take(self, state: dict[str, Any]) -> None:
-        """Take the edits that can be taken back from a snapshot."""
+        """Restore the edits that can be undone from a snapshot."""
         self._undo = [Edited(*edited) for edited in state["undo"]]
 
     @tool
@@ -65,7 +65,7 @@ class SweEnv(SweEnvBase):
         shown = editing.shortened(editing.encode(text), self.output_bytes)
         if end is None and (rest := editing.rest_of(content, start, self.window)):
             shown += f"\n{rest}"
-        return self._result(shown, self._trace.look(_relative(path)) | near)
+        return self._result(shown, self._trace.look(relative(path)) | near)
 
     @tool
     async def search(self, pattern: str, path: str = ".") -> ToolResult:
@@ -90,7 +90,7 @@ class SweEnv(SweEnvBase):
 
     @tool
     async def undo(self, path: str) -> ToolResult:
-        """Take back the last change that str_replace, insert or create made to a file.
+        """Undo the last change that str_replace, insert or create made to a file.
 
         Args:
             path: relative to the repository, or absolute.
@@ -99,13 +99,13 @@ class SweEnv(SweEnvBase):
         where = _absolute(path)
         places = [i for i, edited in enumerate(self._undo) if edited.path == where]
         if not places:
-            raise ToolError(f"there is no change of {path} to take back")
+            raise ToolError(f"there is no change of {path} to undo")
         before = self._undo.pop(places[-1])
         if before.text is None:
             await self.sandbox.run(["rm", "-f", "--", where], timeout=30.0)
         else:
             await self._put(where, before.text, before.mode, path)
-        return self._result(f"took back the last change of {path}", self._noted(where) | near)
+        return self._result(f"undid the last change of {path}", self._noted(where) | near)
 
     @tool
     async def str_replace(self, path: str, old: str, new: str) -> ToolResult:
@@ -113,7 +113,7 @@ class SweEnv(SweEnvBase):
 
         Args:
             path: relative to the repository, or absolute.
-            old: the text as it stands in the file, blanks and line ends included.
+            old: the text as it is in the file, blanks and line ends included.
             new: the text to put in its place.
         """
         near = self._trace.call("str_replace", {"path": path, "old": old, "new": new})
@@ -177,11 +177,11 @@ class SweEnv(SweEnvBase):
             raise ToolError(f"{path} can't be written: {error}") from error
 
     def _noted(self, where: str) -> dict[str, Any]:
-        return self._trace.edit(_relative(where))
+        return self._trace.edit(relative(where))
 
 
 class Edited(NamedTuple):
-    """One edit: what the file was before (None: it was not there), and its mode."""
+    """One edit: the file's content before (None: it did not exist), and its mode."""
 
     path: str
     text: str | None
@@ -189,7 +189,7 @@ class Edited(NamedTuple):
 
 
 def bounded(edits: list[Edited]) -> list[Edited]:
-    """Return the latest edits, as many as may go with a snapshot."""
+    """Return the latest edits, up to the size that a snapshot may have."""
     kept: list[Edited] = []
     size = 0
     for edited in reversed(edits[-_EDITS:]):
@@ -206,13 +206,14 @@ def _absolute(path: str) -> str:
     return posixpath.normpath(posixpath.join(REPO, path))
 
 
-def _relative(path: str) -> str:
+def relative(path: str) -> str:
+    """Return a path as it is in the repository; absolute ones outside stay absolute."""
     return _absolute(path).removeprefix(f"{REPO}/")
 
 
 def _shown_as(path: str) -> str:
-    """Return a path as results shall show it: short where it lies in the repository."""
-    where = _relative(path)
+    """Return a path as results show it: relative if it is in the repository."""
+    where = relative(path)
     return "." if where == REPO else where
 
 

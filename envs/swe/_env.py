@@ -1,4 +1,4 @@
-"""The SWE environment: an agent repairs a repository, hidden tests judge."""
+"""The SWE environment: an agent repairs a repository and is graded by hidden tests."""
 
 from __future__ import annotations
 
@@ -9,20 +9,14 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-from trajgym.envs import Budgets, Env, ToolError, ToolResult, tool, tools_of
-from trajgym.envs.sandbox import (
-    ProviderName,
-    Snapshot,
-    hold_shared_providers,
-    release_shared_providers,
-    shared_provider,
-)
+from trajgym.envs import Budgets, ToolError, ToolResult, tool, tools_of
+from trajgym.envs.sandbox import BASE_IMAGE, ProviderName, SandboxEnv, Snapshot, shared_provider
 from trajgym.envs.swe import _editing as editing
 from trajgym.envs.swe._demo import demo_agent
 from trajgym.envs.swe._extract import extract_change
 from trajgym.envs.swe._grade import grade, ungraded
 from trajgym.envs.swe._hunks import parse_patch
-from trajgym.envs.swe._images import BASE_IMAGE, prepare
+from trajgym.envs.swe._images import prepare
 from trajgym.envs.swe._layout import REPO
 from trajgym.envs.swe._recipes import load_tasks
 from trajgym.envs.swe._record import SweRecord
@@ -47,26 +41,33 @@ The repository at {repo} ({name}) has this problem:
 </problem>
 
 Change the source so that the problem is solved. Hidden tests decide; changes to test files, test \
-configuration and packaging files do not count. There is no network. {hint}When you are done, call \
-submit."""
+configuration and packaging files do not count. There is no network. {ending}"""
+_SUBMIT = "When you are done, call submit."
+_PROGRAM_ENDS = "The repository is graded as it is when you end your work."
 
 
-class SweEnvBase(Env):
-    """What every tool set shares: the sandbox, commands, snapshots, grading.
+class SweEnvBase(SandboxEnv):
+    """The base of every tool set: the sandbox, commands, snapshots, grading.
 
     Args:
         sandbox: ``docker``, ``embedded``, or ``auto``: Docker if an engine answers.
         command_seconds: default and upper limit of one command.
-        output_bytes: what a tool shows of an output; the middle of a longer one is left out.
-        test_seconds: limit of the test run in grading.
-        calls: most tool calls of an attempt; when they are used up it ends ``truncated:calls``.
-        remind_at: how many calls before that each result begins to say what is left.
+        output_bytes: maximum bytes of output that a tool shows; the middle of longer output is left
+            out.
+        test_seconds: limit of a test run in grading.
+        twins: run the tests of a solved task once more as twins that must fail; see
+            :func:`trajgym.envs.swe.grade`.
+        calls: maximum tool calls of an attempt, which then ends ``truncated:calls``.
+        remind_at: number of remaining calls from which on each result shows it.
         base_image: for Docker: what task images are built on.
-        cache_dir: where sources are kept, instead of the user's cache.
+        cache_dir: of the sources, instead of the user's cache.
         warm: how many sandboxes of one task may be started ahead of their sessions.
     """
 
+    task_data = SweRecord
     budgets: ClassVar[Budgets] = Budgets(turns=60, seconds=1800.0, observation_bytes=32_000)
+    verify_seconds: ClassVar[float] = 3600.0
+    """Time for retries, twins, and the gold patch on the same twins."""
     hint: ClassVar[str] = ""
 
     def __init__(
@@ -76,6 +77,7 @@ class SweEnvBase(Env):
         command_seconds: float = 60.0,
         output_bytes: int = 16_000,
         test_seconds: float = 300.0,
+        twins: bool = True,
         calls: int | None = None,
         remind_at: int = 5,
         base_image: str = BASE_IMAGE,
@@ -89,6 +91,7 @@ class SweEnvBase(Env):
         self.command_seconds = command_seconds
         self.output_bytes = output_bytes
         self.test_seconds = test_seconds
+        self.twins = twins
         if calls is not None and calls < 1:
             raise InvalidInput(f"calls must be at least 1, not {calls}")
         self.calls = calls
@@ -99,6 +102,7 @@ class SweEnvBase(Env):
         self._warm = warm
         self._provider: SandboxProvider | None = None
         self._running: Sandbox | None = None
+        self._clean: SandboxSpec | None = None
         self._task: Task | None = None
         self._trace = Trace()
 
@@ -109,25 +113,23 @@ class SweEnvBase(Env):
 
     @classmethod
     def script(cls, task: Task, sample: int) -> list[Message]:
-        """Return what the demonstration's agent says; see :func:`trajgym.envs.swe.demo_agent`."""
+        """Return the demonstration agent's messages; see :func:`trajgym.envs.swe.demo_agent`."""
         return demo_agent(task, sample, editor="str_replace" in tools_of(cls))
 
     @classmethod
-    async def open_run(cls, config: Mapping[str, Any], tasks: Sequence[Task] = ()) -> None:
-        """Remove the sandboxes that a killed run left, and build the images of known tasks."""
-        env = cls(**config)
-        provider = await env._open()
-        await provider.reap()
-        for task in tasks:
-            with contextlib.suppress(TrajgymError):  # the task's own sessions say what is wrong
-                await env._spec(task, provider)
-        hold_shared_providers()
+    async def run_provider(cls, config: Mapping[str, Any]) -> SandboxProvider:
+        """Return the provider that the setting ``sandbox`` names."""
+        return await cls(**config)._open()
 
     @classmethod
-    async def close_run(cls, config: Mapping[str, Any]) -> None:
-        """Close the shared sandboxes once no run of this process needs them."""
-        del config
-        await release_shared_providers()
+    async def prepare_run(
+        cls, provider: SandboxProvider, config: Mapping[str, Any], tasks: Sequence[Task]
+    ) -> None:
+        """Build the images of known tasks."""
+        env = cls(**config)
+        for task in tasks:
+            with contextlib.suppress(TrajgymError):  # the task's own sessions report it
+                await env._spec(task, provider)
 
     @property
     def sandbox(self) -> Sandbox:
@@ -136,21 +138,27 @@ class SweEnvBase(Env):
             raise RuntimeError("no sandbox: reset was not called, or the environment is closed")
         return self._running
 
+    @property
+    def agent_sandbox(self) -> Sandbox:
+        """The sandbox with the repository."""
+        return self.sandbox
+
     async def reset(self, task: Task, seed: int | None) -> str:
         """Start a sandbox with the repository and return the problem statement as a prompt."""
         del seed
         record = SweRecord.of(task)
         self._task = task
         gold = [change.path for change in parse_patch(record.patch)]
-        self._trace = Trace(gold=gold, expert=_expert(record))
+        self._trace = Trace(gold=gold, expert=_expert(record), test_cmd=record.install.test_cmd)
         provider = await self._open()
-        self._running = await provider.start(await self._spec(task, provider))
-        return _PROMPT.format(
-            repo=REPO, name=record.repo, problem=record.problem_statement.strip(), hint=self.hint
-        )
+        self._clean = await self._spec(task, provider)
+        self._running = await provider.start(self.with_additions(self._clean))
+        problem = record.problem_statement.strip()
+        ending = _PROGRAM_ENDS if self.additions is not None else self.hint + _SUBMIT
+        return _PROMPT.format(repo=REPO, name=record.repo, problem=problem, ending=ending)
 
     async def snapshot(self) -> str:
-        """Keep the files of the sandbox."""
+        """Save the files of the sandbox."""
         kept = await self.sandbox.snapshot()
         state = {"provider": kept.provider, "id": kept.id, "trace": self._trace.to_json()}
         return json.dumps({**state, **self.kept()})
@@ -164,14 +172,15 @@ class SweEnvBase(Env):
         self.take(state)
         kept = Snapshot(state["provider"], state["id"])
         provider = await self._open()
-        self._running = await provider.restore(kept, await self._spec(task, provider))
+        self._clean = await self._spec(task, provider)
+        self._running = await provider.restore(kept, self._clean)
 
     def kept(self) -> dict[str, Any]:
-        """Return what of a tool set's own state goes with a snapshot, as JSON values."""
+        """Return the tool set's own state for a snapshot, as JSON values."""
         return {}
 
     def take(self, state: dict[str, Any]) -> None:
-        """Take back what :meth:`kept` gave."""
+        """Restore the state that :meth:`kept` returned."""
 
     async def verify(self) -> Outcome:
         """Grade the agent's change in a fresh sandbox; see :func:`trajgym.envs.swe.grade`."""
@@ -184,8 +193,9 @@ class SweEnvBase(Env):
             self._task,
             change.patch,
             self._provider,
-            spec=self.sandbox.spec,
+            spec=self._clean,
             test_seconds=self.test_seconds,
+            twins=self.twins,
         )
         record = SweRecord.of(self._task)
         where = localisation(change.patch.decode("utf-8", "replace"), record.patch)
@@ -225,13 +235,13 @@ class SweEnvBase(Env):
         return ToolResult(content="submitted", done=True, signals=signals)
 
     def _result(self, content: str, signals: dict[str, Any]) -> ToolResult:
-        """Return a result that says, towards the end, how many calls are left."""
+        """Return a result that shows how many calls are left, if they are few."""
         if self.calls is None:
             return ToolResult(content=content, signals=signals)
         left = self.calls - self._trace.calls
         if left <= 0:
-            said = f"{content}\n[all {self.calls} calls are used: the work is graded as it is]"
-            return ToolResult(content=said, signals=signals, truncated="calls")
+            text = f"{content}\n[all {self.calls} calls are used: the work is graded as it is]"
+            return ToolResult(content=text, signals=signals, truncated="calls")
         if left <= self.remind_at:
             content += f"\n[{left} of {self.calls} calls left; submit when the work is done]"
         return ToolResult(content=content, signals=signals)
@@ -245,11 +255,11 @@ class SweEnvBase(Env):
         return dataclasses.replace(spec, labels={**spec.labels, **self.labels})
 
     def _shown(self, done: CommandResult, seconds: float) -> str:
-        # Equal work shall give equal observations: pytest's summary tells the time.
+        # Equal commands must give equal observations: pytest's summary contains the duration.
         stdout = _DURATION.sub(rb"\1", done.stdout)
         output = editing.shortened(stdout, self.output_bytes, done.dropped_stdout)
         if done.timed_out:
-            ending = f"[killed: no end in {seconds:g} s]"
+            ending = f"[killed: it was still running after {seconds:g} s]"
         elif done.oom_killed:
             ending = f"[exit status {done.exit_code}: out of memory]"
         else:

@@ -4,7 +4,7 @@
 
     TrajgymError
     ├── InvalidTask (InvalidInput)    a record or recipe that can't be used; names record and field
-    └── SourceUnavailable             sources could not be fetched, or are not what they should be
+    └── SourceUnavailable             sources could not be fetched, or differ from their hashes
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["InvalidTask", "SourceUnavailable"]
 
 
 class InvalidTask(InvalidInput):
-    """A task record or recipe that does not meet its contract."""
+    """A task record or recipe is invalid."""
 
 
 class SourceUnavailable(TrajgymError):

@@ -34,22 +34,22 @@ git diff --cached --binary --full-index --no-renames --no-color --no-ext-diff --
 
 
 class Extracted(NamedTuple):
-    """The change, or why there is none: ``problem`` is empty if all went well."""
+    """The change, or in ``problem`` the reason why there is none."""
 
     patch: bytes
     problem: str = ""
 
 
 def git_env(work: str) -> str:
-    """Return shell lines that make git use the folder under ``work`` and no settings but ours."""
+    """Return shell lines that make git use the folder under ``work``, without other settings."""
     exports = " ".join(f"{name}={value}" for name, value in SAFE_ENV.items())
     return f"set -eu\nexport {exports} HOME={work} GIT_DIR={work}/git GIT_WORK_TREE={REPO}\n"
 
 
 def git_setup(work: str) -> str:
-    """Return shell lines that make a git folder of our own under ``work``.
+    """Return shell lines that create a separate git folder under ``work``.
 
-    The agent's ``.git`` may hold hooks, filters and other commits; it is never used.
+    The agent's ``.git`` may contain hooks, filters and other commits; it is never used.
     """
     return f"""{git_env(work)}
 umask 022
@@ -64,11 +64,11 @@ git update-index -q --refresh || true
 
 
 async def extract_change(sandbox: Sandbox) -> Extracted:
-    """Return all that differs from the base: tracked and new files, binary, deletions, modes.
+    """Return all differences from the base: tracked and new files, binary, deletions, modes.
 
-    The result is data that the agent controls, whatever happened in its sandbox: grading trusts
-    nothing in it. The steps work on every untouched sandbox, so what breaks them (a full disk, a
-    process that eats everything) is the agent's doing and comes back as ``problem``.
+    The agent controls the result, whatever happened in its sandbox: grading does not trust it. The
+    steps work on every unchanged sandbox, so what breaks them (a full disk, a process that uses
+    all memory) was caused by the agent and is returned as ``problem``.
 
     Raises:
         SandboxDied: the sandbox is gone.
@@ -78,8 +78,8 @@ async def extract_change(sandbox: Sandbox) -> Extracted:
     try:
         done = await sandbox.run(script, timeout=_SECONDS, cwd="/")
         if not done.ok:
-            said = done.stderr[-500:].decode("utf-8", "replace").strip() or "no end in time"
-            return Extracted(b"", f"the change could not be read: {said}")
+            output = done.stderr[-500:].decode("utf-8", "replace").strip() or "timed out"
+            return Extracted(b"", f"the change could not be read: {output}")
         try:
             return Extracted(await sandbox.read_file(f"{work}/patch", limit=MAX_PATCH))
         except SandboxFileError as error:

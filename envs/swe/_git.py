@@ -1,4 +1,4 @@
-"""Git on the host, over trees that we made ourselves: commits with fixed dates, and diffs."""
+"""Git on the host, for trees made here: commits with fixed dates, and diffs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SAFE_ENV = {
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_TERMINAL_PROMPT": "0",
 }
-"""No settings but our own: nobody's configuration, hooks, pagers or prompts."""
+"""Fixed settings only: no user or system configuration, hooks, pagers or prompts."""
 
 ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
-"""For ``info/attributes``, which wins over any file in the tree: bytes stay what they are."""
+"""For ``info/attributes``, which overrides files in the tree: content is not converted."""
 
 _AUTHOR = {
     f"GIT_{who}_{what}": value
@@ -40,9 +40,9 @@ _SECONDS = 120
 
 
 def commit_tree(folder: Path) -> str:
-    """Make ``folder`` a repository with one commit and nothing else; return the commit id.
+    """Make ``folder`` a repository with a single commit; return the commit id.
 
-    The id depends on the files alone: names, content and executable bits.
+    The id depends on the files only: names, content and executable bits.
     """
     _git(folder, "init", "-q", "-b", "main", "--template=")
     _git(folder, "config", "core.logAllRefUpdates", "false")
@@ -64,7 +64,7 @@ def diff_trees(old: Path, new: Path, paths: Iterable[str], scratch: Path) -> str
         paths: files or folders to compare, relative; the rest is ignored.
         scratch: empty folder for the repository.
 
-    Files that are not UTF-8 come as binary hunks, so the patch is always text; line ends are kept.
+    Files that are not UTF-8 become binary hunks, so the patch is always text; line ends are kept.
     """
     base = ["--git-dir", str(scratch / "git")]
     _git(scratch, *base, "init", "-q", "--template=")
@@ -199,6 +199,6 @@ def _git(folder: Path, *arguments: str, data: bytes = b"") -> bytes:
         raise SourceUnavailable(f"git {' '.join(arguments)} in {folder}: {text}") from error
     except subprocess.TimeoutExpired as error:
         raise SourceUnavailable(
-            f"git {arguments[0]} in {folder}: no end in {_SECONDS} s"
+            f"git {arguments[0]} in {folder}: timed out after {_SECONDS} s"
         ) from error
     return done.stdout

@@ -1,4 +1,4 @@
-"""Reading patches that `git diff` wrote, for the scripted agent."""
+"""Parses patches that `git diff` wrote, for the scripted agent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SAME = re.compile(r"^diff --git a/(.*) b/\1$")
 
 
 class Hunk(NamedTuple):
-    """One place of a change: the lines before and after, context included in both."""
+    """One hunk: its lines before and after, both with context."""
 
     old_start: int
     old: str
@@ -37,7 +37,7 @@ class FileChange(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path that exists."""
+        """The path that is not empty."""
         return self.new_path or self.old_path
 
 
@@ -88,7 +88,7 @@ def _finish(hunks: list[Hunk], start: int, sides: tuple[list[str], list[str]]) -
 
 
 def _unend(sides: tuple[list[str], list[str]], hunk_line: str) -> None:
-    """Take the line end off the line before git's mark for a file that ends without one."""
+    """Remove the line end before git's mark for a file without a final line end."""
     for side, marks in zip(sides, (" -", " +"), strict=True):
         if hunk_line[:1] in marks and side:
             side[-1] = side[-1].removesuffix("\n")

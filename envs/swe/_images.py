@@ -1,4 +1,4 @@
-"""Getting a task ready to be started: an image for Docker, folders for the embedded sandbox."""
+"""Prepares a task to be started: an image for Docker, folders for the embedded sandbox."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from trajgym.envs.sandbox import (
+    BASE_IMAGE,
     DockerProvider,
     ImageNotFound,
     SandboxSpec,
@@ -39,9 +40,8 @@ if TYPE_CHECKING:
     from trajgym.envs.sandbox import SandboxProvider
     from trajgym.trajectory import Task
 
-__all__ = ["BASE_IMAGE", "prepare"]
+__all__ = ["prepare"]
 
-BASE_IMAGE = "trajgym/base:bookworm"
 _BUILD_SECONDS = 600.0
 
 _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Lock]] = WeakKeyDictionary()
@@ -54,18 +54,18 @@ async def prepare(
     base_image: str = BASE_IMAGE,
     cache_dir: Path | None = None,
 ) -> SandboxSpec:
-    """Return what to start for a task; sources and images are made at first use.
+    """Return the sandbox spec of a task; sources and images are made at first use.
 
     Args:
         task: a SWE task.
-        provider: what will start it.
+        provider: that will start it.
         base_image: for Docker: has python3, git, bash and user 1000.
         cache_dir: instead of the user's cache.
 
     Raises:
-        InvalidTask: the task is no SWE task, or its image runs in Docker only.
-        SourceUnavailable: its sources can't be had.
-        SandboxError: the image can't be built, or is not on this engine.
+        InvalidTask: the task is not a SWE task, or its image runs in Docker only.
+        SourceUnavailable: its sources can't be fetched.
+        SandboxError: the image can't be built, or does not exist on this engine.
     """
     record = SweRecord.of(task)
     if record.source is None and record.image:
@@ -85,7 +85,7 @@ async def prepare(
 
 
 async def _published(record: SweRecord, provider: SandboxProvider) -> SandboxSpec:
-    """Return a spec for a record whose repository lies in a published image."""
+    """Return a spec for a record whose repository is in a published image."""
     if not isinstance(provider, DockerProvider):
         raise InvalidTask(
             f"record {record.instance_id!r}: its repository is in the image {record.image}, which "
@@ -110,19 +110,19 @@ async def _published(record: SweRecord, provider: SandboxProvider) -> SandboxSpe
 
 
 def _python() -> dict[str, Path]:
-    """Return the folder of this Python where the host has none in its usual place."""
+    """Return this Python's folder if the host has no Python in the usual place."""
     return {} if Path("/usr/bin/python3").exists() else {PYTHON: Path(sys.base_prefix)}
 
 
 async def _image(spec: SandboxSpec, provider: DockerProvider, base: str) -> str:
-    """Return the name of an image that holds the spec's folders, built at first use."""
+    """Return the name of an image with the spec's folders, built at first use."""
     folders = {"repo": spec.trees[REPO], "runner": spec.readonly[RUNNER]}
     folders["base.git"] = spec.readonly[BASE_GIT]
     dockerfile = _data("Dockerfile")
     base_id = await provider.engine.call(lambda api: _image_id(api, base))
     if base_id is None:
         raise ImageNotFound(
-            f"the base image {base} is not on this engine; build it with scripts/base-image.sh"
+            f"the base image {base} is not on this engine; run: trajgym sandboxes prepare"
         )
     names = [str(folders["repo"].parent.name), str(folders["runner"].name)]
     tag = f"trajgym/swe:{content_key(dockerfile, base_id, names)}"
@@ -137,7 +137,7 @@ async def _built(
     context: Callable[[Path], dict[str, Path]],
     arguments: dict[str, str],
 ) -> None:
-    """Build an image unless it is there; ``context(scratch)`` names what goes into the build."""
+    """Build an image unless it exists; ``context(scratch)`` returns the build context."""
     async with _lock(tag):
         if await provider.engine.call(lambda api: _image_id(api, tag)) is None:
             await provider.engine.call(
@@ -152,7 +152,7 @@ def _data(name: str) -> str:
 
 
 def _lock(tag: str) -> asyncio.Lock:
-    """One build of an image at a time; locks belong to their event loop."""
+    """Return the lock of an image's build; locks belong to their event loop."""
     locks = _locks.setdefault(asyncio.get_running_loop(), {})
     return locks.setdefault(tag, asyncio.Lock())
 
@@ -189,7 +189,7 @@ def _build(
 
 
 def _pack(context: IO[bytes], dockerfile: str, folders: dict[str, Path]) -> None:
-    """Write a build context whose bytes depend on the files alone, so that layers are cached."""
+    """Write a build context whose bytes depend on the files only, so that layers are cached."""
 
     def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
         entry.uid = entry.gid = 0

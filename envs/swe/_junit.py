@@ -1,8 +1,8 @@
-"""Results per test from a JUnit XML report of pytest, in its xunit1 family.
+"""Parses pytest's JUnit XML report, in its xunit1 family, into results per test.
 
-Test ids come out exactly as pytest writes them, parameters with blanks, line ends and brackets
-included. The report does not hold the id itself: the class name is the id's path and classes joined
-by dots, so the path is found again among the files of the repository.
+Test ids are exactly those of pytest, including blanks, line ends and brackets in parameters. The
+report does not contain the id itself: the class name is the id's path and classes joined by dots,
+so the path is looked up among the files of the repository.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def parse_junit(report: bytes, files: Iterable[str]) -> dict[str, TestStatus]:
     A test that is reported twice (an error after its call) has its worst status.
 
     Raises:
-        BadReport: not well-formed, declares entities, is no JUnit report, or holds other numbers
-            of failures and errors than it says itself.
+        BadReport: not well-formed, declares entities, is not a JUnit report, or its counts of
+            failures and errors differ from its content.
     """
     if _DECLARATION.search(report):
         raise BadReport("the test report declares entities; pytest never does")
@@ -61,7 +61,7 @@ def parse_junit(report: bytes, files: Iterable[str]) -> dict[str, TestStatus]:
 
 
 def _check_counts(root: ET.Element) -> None:
-    """Compare each suite's own counts with what it holds: who edits a report may forget them."""
+    """Compare each suite's counts with its content: an edited report may not match."""
     for suite in root.iter("testsuite"):
         for attribute, tag in (("failures", "failure"), ("errors", "error")):
             said, held = suite.get(attribute, ""), sum(1 for _ in suite.iter(tag))
@@ -70,7 +70,7 @@ def _check_counts(root: ET.Element) -> None:
 
 
 def reported_id(test: str) -> str:
-    """Return a test id as reports hold it: pytest writes characters that XML can't hold as #x1B."""
+    """Return a test id as in reports: pytest writes characters that XML does not allow as #x1B."""
     return _NOT_IN_XML.sub(_hexadecimal, test)
 
 
@@ -90,7 +90,7 @@ def _test_id(case: ET.Element, modules: dict[str, str]) -> str:
         if path := modules.get(".".join(parts[:end])):
             return "::".join([path, *parts[end:], name])
     if not classname:
-        # A module that can't be collected is a case whose name is the dotted path.
+        # A module that can't be collected is a case named after its dotted path.
         return modules.get(name, name)
     return _by_file(case, name, classname)
 

@@ -1,4 +1,4 @@
-"""Where things lie inside a sandbox, the same for every provider."""
+"""Paths inside a sandbox, the same for every provider."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PYTHON = "/opt/trajgym/python"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _PUBLISHED = "/testbed/.venv/bin:/opt/miniconda3/envs/testbed/bin:/opt/miniconda3/bin"
-"""Where the field's images keep the Python of the repository."""
+"""Paths of the repository's Python in published images."""
 
 _COMMON = {
     "PYTHONHASHSEED": "0",
@@ -38,7 +38,7 @@ _COMMON = {
 
 
 def environment(record: SweRecord) -> dict[str, str]:
-    """Return the variables of every command: tests run the same for the agent and in grading."""
+    """Return the variables of every command: the same for the agent and in grading."""
     return {
         "PATH": f"{RUNNER}/bin:{PYTHON}/bin:{_PATH}",
         "PYTHONPATH": f"{record.install.pythonpath}:{RUNNER}/site",

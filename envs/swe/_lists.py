@@ -1,4 +1,4 @@
-"""Lists of test ids in every form in which data sets publish them."""
+"""Parses lists of test ids in every form in which data sets publish them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["strings_of"]
 
 
 def strings_of(value: object) -> object:
-    """Return a test list as a list of strings where it is one in any published form.
+    """Return a test list in any published form as a list of strings.
 
     Takes lists, tuples, sets and numpy arrays; mappings (their keys are the names); and strings
     that hold a JSON list or a Python literal. Anything else is returned as it is.

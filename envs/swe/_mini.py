@@ -1,7 +1,7 @@
 """A SWE task's sandbox as an environment of mini-swe-agent.
 
 That agent is synchronous and takes any object with ``execute``, ``get_template_vars`` and
-``serialize``; nothing of it is changed, and it is imported only to say that work was handed in.
+``serialize``; it is used unmodified, and imported only to signal submission.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 from trajgym.envs.swe._editing import shortened
 from trajgym.envs.swe._env import BashSweEnv
 from trajgym.envs.swe._layout import REPO
-from trajgym.trajectory import MissingExtra
+from trajgym.trajectory._internal import Closing, MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
-    from types import TracebackType
 
     from trajgym.trajectory import Outcome, Task
 
@@ -26,18 +25,18 @@ __all__ = ["MiniSweEnvironment"]
 _T = TypeVar("_T")
 _SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 _START_SECONDS = 900.0
-_VERIFY_SECONDS = 1800.0
+_VERIFY_SECONDS = 3600.0
 
 
-class MiniSweEnvironment:
+class MiniSweEnvironment(Closing):
     """Runs mini-swe-agent's commands in the sandbox of a SWE task, and grades its work.
 
     Args:
         task: a SWE task.
         config: settings of :class:`BashSweEnv`, such as ``sandbox`` and ``command_seconds``.
 
-    Use it as a context manager, from a thread that runs no event loop. ``prompt`` is what to give
-    the agent as its task; ``grade()`` is the outcome of the files as they are.
+    Use it as a context manager, from a thread without an event loop. ``prompt`` is the agent's
+    task; ``grade()`` returns the outcome of the current files.
     """
 
     def __init__(self, task: Task, **config: Any) -> None:
@@ -56,14 +55,6 @@ class MiniSweEnvironment:
             self.close()
             raise
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def execute(
         self, action: dict[str, Any], cwd: str = "", *, timeout: float | None = None
@@ -96,17 +87,17 @@ class MiniSweEnvironment:
         return {"output": text, "returncode": done.exit_code, "exception_info": killed}
 
     def get_template_vars(self, **more: Any) -> dict[str, Any]:
-        """Return what the agent's prompt templates may name."""
+        """Return the variables of the agent's prompt templates."""
         machine = {"system": "Linux", "release": "", "version": "", "machine": "x86_64"}
         return {**machine, **self.config, **more}
 
     def serialize(self) -> dict[str, Any]:
-        """Return what the agent writes into its trajectory file."""
+        """Return the data that the agent writes into its trajectory file."""
         kind = f"{type(self).__module__}.{type(self).__name__}"
         return {"info": {"config": {"environment": self.config, "environment_type": kind}}}
 
     def grade(self) -> Outcome:
-        """Grade the repository as it is now; see :func:`trajgym.envs.swe.grade`."""
+        """Grade the current repository; see :func:`trajgym.envs.swe.grade`."""
         return self._wait(self._env.verify(), _VERIFY_SECONDS)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Procedural bugs: small edits of source text at places that the syntax tree gives.
+"""Procedural bugs: small edits of source text at nodes of the syntax tree.
 
-The text outside an edit keeps its comments and layout, so the fix is as small as the bug. Edits are
-numbered by rule and place, so that a recipe can name one without carrying anybody's source.
+The text outside an edit keeps its comments and layout, so the fix is as small as the bug. Edits
+are numbered by rule and place, so that a recipe can name one without containing source code.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _FLIPPED = {
 class Edit(NamedTuple):
     """One bug: bytes ``start`` to ``end`` of the file are replaced.
 
-    ``line`` (from 1), ``column`` (bytes, from 0) and ``variant`` name the place: they belong to the
-    syntax-tree node, of which there may be several with the same start. ``scope`` is the function.
+    ``line`` (from 1), ``column`` (bytes, from 0) and ``variant`` identify the syntax-tree node;
+    several nodes may have the same start. ``scope`` is the function.
     """
 
     rule: str
@@ -76,7 +76,7 @@ def find_edit(source: bytes, rule: str, line: int, column: int, variant: int) ->
     """Return the edit of that name.
 
     Raises:
-        InvalidTask: there is none; the source is another file, or made by other rules.
+        InvalidTask: there is none; the source is a different file, or the rules have changed.
     """
     for edit in edits_of(source):
         if edit[:4] == (rule, line, column, variant):
@@ -105,7 +105,7 @@ class _Text:
         return self.source[self.start(node) : self.end(node)].decode("utf-8", "replace")
 
     def between(self, left: ast.expr, right: ast.expr, symbol: str) -> tuple[int, int] | None:
-        """Return where an operator stands between two operands; None if that is not certain."""
+        """Return the position of an operator between two operands; None if it is ambiguous."""
         gap = self.source[self.end(left) : self.start(right)].decode("utf-8", "replace")
         matches = list(re.finditer(symbol, gap))
         if len(matches) != 1 or "#" in gap or not gap.isascii():
@@ -114,7 +114,7 @@ class _Text:
 
 
 def _nodes(tree: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """Return the nodes inside function bodies, with the function; docstrings and hints left out."""
+    """Return the nodes inside function bodies, with the function, without docstrings and hints."""
     stack: list[tuple[str, bool, ast.AST]] = [("", False, tree)]
     while stack:
         scope, inside, node = stack.pop()
@@ -138,7 +138,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def is_python(source: bytes) -> bool:
-    """Return True if a source parses; not every edit of text gives one that does."""
+    """Return whether a source parses; some edits give invalid syntax."""
     try:
         ast.parse(source)
     except (SyntaxError, ValueError):
@@ -149,7 +149,7 @@ def is_python(source: bytes) -> bool:
 def _operators(node: ast.AST, text: _Text) -> Iterator[tuple[int, int, str]]:
     if isinstance(node, ast.BinOp) and (pair := _SWAPPED.get(type(node.op).__name__)):
         if isinstance(node.left, ast.Constant) and isinstance(node.left.value, str | bytes):
-            return  # formatting and joining of texts: a type error at best
+            return  # formatting and concatenation of strings: the edit would only give a type error
         if place := text.between(node.left, node.right, re.escape(pair[0])):
             yield *place, pair[1]
 
@@ -174,7 +174,7 @@ def _booleans(node: ast.AST, text: _Text) -> Iterator[tuple[int, int, str]]:
 
 
 def _conditions(node: ast.AST, text: _Text) -> Iterator[tuple[int, int, str]]:
-    """Turn a condition round."""
+    """Negate a condition."""
     if isinstance(node, ast.If | ast.IfExp | ast.While):
         test = node.test
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -191,7 +191,7 @@ def _off_by_one(node: ast.AST, text: _Text) -> Iterator[tuple[int, int, str]]:
 
 
 def _constants(node: ast.AST, text: _Text) -> Iterator[tuple[int, int, str]]:
-    """Put a wrong constant in place of a truth value, None or an empty text."""
+    """Replace a bool, None or an empty string by a wrong constant."""
     if not isinstance(node, ast.Constant):
         return
     if isinstance(node.value, bool):
@@ -203,7 +203,7 @@ def _constants(node: ast.AST, text: _Text) -> Iterator[tuple[int, int, str]]:
 
 
 def _branches(node: ast.AST, text: _Text) -> Iterator[tuple[int, int, str]]:
-    """Take away what a branch does, or the early end of a loop."""
+    """Remove the body of a branch, or a break or continue."""
     if isinstance(node, ast.If):
         for body in (node.body, node.orelse):
             if body and not isinstance(body[0], ast.If | ast.Pass):
@@ -213,7 +213,7 @@ def _branches(node: ast.AST, text: _Text) -> Iterator[tuple[int, int, str]]:
 
 
 def _arguments(node: ast.AST, text: _Text) -> Iterator[tuple[int, int, str]]:
-    """Swap two neighbouring positional arguments."""
+    """Swap two adjacent positional arguments."""
     if not isinstance(node, ast.Call):
         return
     for left, right in zip(node.args, node.args[1:], strict=False):
@@ -226,7 +226,7 @@ def _arguments(node: ast.AST, text: _Text) -> Iterator[tuple[int, int, str]]:
 
 
 def _exceptions(node: ast.AST, text: _Text) -> Iterator[tuple[int, int, str]]:
-    """Swallow an exception: where it is raised, or where it is caught and raised again."""
+    """Suppress an exception where it is raised, or where it is caught and raised again."""
     if isinstance(node, ast.Raise):
         yield text.start(node), text.end(node), "pass"
     elif isinstance(node, ast.ExceptHandler) and not isinstance(node.body[0], ast.Pass | ast.Raise):
@@ -240,7 +240,7 @@ def _returns(node: ast.AST, text: _Text) -> Iterator[tuple[int, int, str]]:
 
 
 def _assignments(node: ast.AST, text: _Text) -> Iterator[tuple[int, int, str]]:
-    """Take away an assignment in place, or of an attribute."""
+    """Remove an assignment in place, or of an attribute."""
     if isinstance(node, ast.AugAssign) or (
         isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute | ast.Subscript)
     ):
@@ -260,4 +260,4 @@ RULES = {
     "return": _returns,
     "assignment": _assignments,
 }
-"""Every kind of bug: a function from node and text to what is replaced."""
+"""Every kind of bug: a function from node and text to the replacements."""

@@ -1,4 +1,4 @@
-"""Which paths of an agent's change count."""
+"""Determines which paths of an agent's change are graded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Change(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The path for people and records."""
+        """The path as text, for messages and records."""
         return self.path.decode("utf-8", "backslashreplace")
 
 
@@ -51,7 +51,7 @@ def parse_raw_diff(output: bytes) -> list[Change]:
 
 
 def is_test_path(path: str) -> bool:
-    """Return True if a path is a test by its own name or that of a folder above it."""
+    """Return whether a path is a test by its own name or that of a parent folder."""
     folders = path.lower().split("/")
     return bool(_TEST_DIRS.intersection(folders)) or bool(_TEST_FILE.match(folders[-1]))
 
@@ -62,13 +62,13 @@ def refusal(
     task_tests: Iterable[str],
     sources: Container[str] = (),
 ) -> str | None:
-    """Say why a change is not taken into grading, or return None if it is.
+    """Return why a change is left out of grading, or None if it is graded.
 
     Args:
         change: one path of the agent's change.
         import_roots: folders on the import path, relative to the repository (``""`` or ``src``).
         task_tests: paths that the task's own test patch writes.
-        sources: paths that the gold patch changes: they are no tests, whatever their names say.
+        sources: paths that the gold patch changes; they are not tests, regardless of their names.
     """
     path = change.text
     if {change.old_mode, change.new_mode} - _REGULAR:
@@ -96,7 +96,7 @@ def refusal(
 
 
 def _shadows(path: str, import_roots: Iterable[str]) -> bool:
-    """Return True if the runner would import this top-level module instead of its own."""
+    """Return whether the runner would import this top-level module instead of its own."""
     for root in import_roots:
         prefix = f"{root}/" if root else ""
         if path.startswith(prefix):

@@ -1,4 +1,4 @@
-"""Grading patches that anyone brings, in SWE-bench's predictions format."""
+"""Grades patches from other tools, in SWE-bench's predictions format."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Prediction(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Name of this very patch, so that a result is never taken for another patch's."""
+        """Hash of this patch, which distinguishes its results from other patches'."""
         return hashlib.sha256(f"{self.instance_id}\0{self.model_patch}".encode()).hexdigest()[:16]
 
 
@@ -50,13 +50,13 @@ class GradedPrediction:
 
     Attributes:
         status: ``resolved``; ``unresolved``; ``tampered`` (the patch rewrote outcomes: not
-            resolved, whatever the tests say); ``failed`` (infrastructure: nothing is known).
+            resolved, whatever the tests say); ``failed`` (infrastructure: not graded).
         f2p: share of FAIL_TO_PASS that passes; None if it failed.
         p2p: share of PASS_TO_PASS that passes; None if it failed.
-        tampering: what showed that outcomes were rewritten.
+        tampering: evidence that outcomes were rewritten.
         tried: attempts that had no effect.
         problem: why there are no results, or why it failed.
-        key: name of the patch that was graded.
+        key: hash of the patch that was graded.
     """
 
     instance_id: str
@@ -101,12 +101,12 @@ def _prediction(where: str, entry: Any) -> Prediction:
     if not isinstance(entry, dict):
         raise InvalidInput(f"{where}: expected an object, got {type(entry).__name__}")
     if not isinstance(entry.get("instance_id"), str):
-        raise InvalidInput(f"{where}: field instance_id is missing or no text")
+        raise InvalidInput(f"{where}: field instance_id is missing or not text")
     if "model_patch" not in entry:
         raise InvalidInput(f"{where}, {entry['instance_id']!r}: field model_patch is missing")
     patch = entry["model_patch"] if entry["model_patch"] is not None else ""
     if not isinstance(patch, str):
-        raise InvalidInput(f"{where}, {entry['instance_id']!r}: model_patch is no text")
+        raise InvalidInput(f"{where}, {entry['instance_id']!r}: model_patch is not text")
     return Prediction(entry["instance_id"], patch, str(entry.get("model_name_or_path") or ""))
 
 
@@ -120,20 +120,20 @@ async def grade_predictions(
     test_seconds: float = 300.0,
     on_result: Callable[[GradedPrediction], None] = lambda _: None,
 ) -> list[GradedPrediction]:
-    """Grade patches side by side, with every guard of :func:`trajgym.envs.swe.grade`.
+    """Grade patches concurrently, with every check of :func:`trajgym.envs.swe.grade`.
 
     Args:
-        tasks: SWE tasks; those without a prediction are left alone.
+        tasks: SWE tasks; those without a prediction are skipped.
         predictions: patches; one for an unknown task is a ``failed`` result.
         provider: where to run.
-        out: JSON lines, one per instance, written as results come. If it is there already, results
-            of the same patches are kept and only the rest is graded; ``failed`` is tried again.
-        concurrency: how many at once.
+        out: JSON lines, one per instance, written as results arrive. If it exists, results of the
+            same patches are kept and only the others are graded; ``failed`` ones are graded again.
+        concurrency: maximum number of concurrent gradings.
         test_seconds: limit of one test run.
         on_result: called with each new result.
 
     Raises:
-        InvalidInput: ``concurrency`` is not positive, or ``out`` is another kind of file.
+        InvalidInput: ``concurrency`` is not positive, or ``out`` is not a file of results.
     """
     if concurrency < 1:
         raise InvalidInput(f"concurrency must be at least 1, not {concurrency}")
@@ -201,7 +201,7 @@ async def _grade_one(
 
 
 def _kept(out: Path, keys: set[str]) -> dict[str, GradedPrediction]:
-    """Return the results that stand; a line that a killed run left half written is dropped."""
+    """Return the results that are kept; an incomplete line of a killed run is dropped."""
     if not out.exists():
         return {}
     kept: dict[str, GradedPrediction] = {}
@@ -214,14 +214,14 @@ def _kept(out: Path, keys: set[str]) -> dict[str, GradedPrediction]:
         except (ValueError, TypeError) as error:
             if number == len(lines):
                 continue
-            raise InvalidInput(f"{out}:{number} is no result of grading: {error}") from error
+            raise InvalidInput(f"{out}:{number} is not a result of grading: {error}") from error
         if result.status != "failed" and result.key in keys:
             kept[result.key] = result
     return kept
 
 
 def _rewrite(out: Path, results: Sequence[GradedPrediction]) -> None:
-    """Write the results that stand, so that there is one line per instance."""
+    """Write the results that are kept, one line per instance."""
     out.parent.mkdir(parents=True, exist_ok=True)
     fresh = out.with_name(f".{out.name}.new")
     fresh.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Recipes: facts from which a task is built, without carrying anybody's source."""
+"""Recipes: facts from which a task is built without distributing its source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trajgym.envs.swe._cache import build_once, cache_root, content_key
 from trajgym.envs.swe._corpus import corpus_recipes, expand
 from trajgym.envs.swe._errors import InvalidTask
 from trajgym.envs.swe._import import rows_of
-from trajgym.envs.swe._record import FileSource, SweRecord, documents
+from trajgym.envs.swe._record import FileSource, InlineSource, SweRecord, documents
 from trajgym.envs.swe._sources import TREE_FORMAT, base_tree, patches_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def recipe_names() -> list[str]:
 
 
 def builtin_names() -> list[str]:
-    """Return the ids of the tasks that this package ships whole, sorted. They need no index."""
+    """Return the ids of the tasks that this package contains, sorted; they need no index."""
     return sorted(_shipped("builtin"))
 
 
@@ -54,13 +54,13 @@ def load_tasks(source: str | Path | Iterable[str], *, cache_dir: Path | None = N
         source: path of a ``.json``, ``.jsonl``, ``.parquet`` or ``.arrow`` file of records or
             recipes, or of a folder of them; ``"builtin"`` (two
             tasks that need no index); ``"recipes"`` (real tasks, built at first use); ``"demo"``
-            (six quick ones of these); ``"corpus"`` (see :func:`corpus_names`); or one or several
+            (six fast ones of these); ``"corpus"`` (see :func:`corpus_names`); or one or several
             task ids out of these.
         cache_dir: instead of the user's cache.
 
     Raises:
         InvalidTask: no such file or name, or a record with missing fields.
-        SourceUnavailable: a recipe's sources can't be had from the package index.
+        SourceUnavailable: a recipe's sources can't be fetched from the package index.
     """
     if isinstance(source, str | Path):
         if str(source) == "builtin":
@@ -79,19 +79,19 @@ def load_tasks(source: str | Path | Iterable[str], *, cache_dir: Path | None = N
 
 
 def build_task(recipe: dict[str, Any], cache_dir: Path | None = None) -> Task:
-    """Build a task from a recipe, or take it from the cache.
+    """Build a task from a recipe, or read it from the cache.
 
     A recipe is a record without ``base_commit``, ``patch`` and ``test_patch``: these are made from
-    its ``source``. Nothing of the fetched code is run.
+    its ``source``. None of the fetched code is run.
 
     Raises:
-        InvalidTask: the recipe lacks something.
+        InvalidTask: the recipe is incomplete.
         SourceUnavailable: see :func:`load_tasks`.
     """
     placeholders = {"base_commit": "", "patch": "", "test_patch": ""}
     draft = SweRecord.parse({**recipe, **placeholders}, "recipe")
     source = draft.source
-    if source is None or isinstance(source, FileSource):
+    if source is None or isinstance(source, FileSource | InlineSource):
         raise InvalidTask(
             f"recipe {draft.instance_id!r}: source must name two releases, or another pair of sides"
         )
@@ -110,7 +110,7 @@ def build_task(recipe: dict[str, Any], cache_dir: Path | None = None) -> Task:
 
 
 def _from_files(path: Path, cache_dir: Path | None) -> list[Task]:
-    """Return the tasks of a file or folder; here, other than in an import, one bad record stops."""
+    """Return the tasks of a file or folder; unlike in an import, one invalid record is an error."""
     if not path.exists():
         raise InvalidTask(f"{path}: no such task file; give a file of records, or a folder of them")
     tasks: dict[str, Task] = {}

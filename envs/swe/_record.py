@@ -1,12 +1,22 @@
-"""Task records in SWE-bench's field names, and where they are read from."""
+"""Task records with SWE-bench's field names, and reading them."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from trajgym.envs import TaskData
 from trajgym.envs.swe._errors import InvalidTask
 from trajgym.envs.swe._lists import strings_of
 from trajgym.envs.swe._shapes import normalised
@@ -20,6 +30,7 @@ __all__ = [
     "FileSource",
     "GitSource",
     "HunkSource",
+    "InlineSource",
     "Install",
     "Mutation",
     "MutationSource",
@@ -55,9 +66,9 @@ class ReleaseSource(_Part):
 
 
 class HunkSource(_Part):
-    """A release with one hunk put back to what the release before had.
+    """A release with one hunk reverted to the release before.
 
-    ``base_lines`` of the older file stand in for ``fixed_lines`` of the newer one; both are
+    ``base_lines`` of the older file replace ``fixed_lines`` of the newer one; both are
     half-open ranges of lines, from 0.
     """
 
@@ -71,7 +82,7 @@ class HunkSource(_Part):
 
 
 class Mutation(_Part):
-    """The place of one procedural bug: see :mod:`trajgym.envs.swe._mutate`.
+    """The position of one procedural bug: see :mod:`trajgym.envs.swe._mutate`.
 
     Attributes:
         rule: which kind of edit.
@@ -113,16 +124,32 @@ class GitSource(_Part):
 
 
 class FileSource(_Part):
-    """A folder: one that this package ships, or (``path``, absolute) one of the user."""
+    """A folder: one of this package, or (``path``, absolute) one of the user."""
 
     kind: Literal["builtin", "directory"]
     path: str
 
 
-BuiltSource: TypeAlias = ReleaseSource | HunkSource | MutationSource | GitSource
-"""Sources that hold both sides, so that the patches can be made from them."""
+class InlineSource(_Part):
+    """The files themselves: text by path, relative to the repository."""
 
-Source: TypeAlias = Annotated[BuiltSource | FileSource, Field(discriminator="kind")]
+    kind: Literal["inline"]
+    files: dict[str, str] = Field(min_length=1)
+
+    @field_validator("files")
+    @classmethod
+    def _inside(cls, files: dict[str, str]) -> dict[str, str]:
+        for path in files:
+            parts = PurePosixPath(path).parts
+            if not parts or path.startswith("/") or ".." in parts or ".git" in parts:
+                raise ValueError(f"{path!r} is not a path inside the repository")
+        return files
+
+
+BuiltSource: TypeAlias = ReleaseSource | HunkSource | MutationSource | GitSource
+"""Sources with both sides, from which the patches are made."""
+
+Source: TypeAlias = Annotated[BuiltSource | FileSource | InlineSource, Field(discriminator="kind")]
 
 
 class Install(BaseModel):
@@ -133,8 +160,18 @@ class Install(BaseModel):
         needs: pinned pure-Python packages besides pytest, by name.
         test_cmd: command that runs tests; test files and report options are appended.
         whole_command: ``test_cmd`` is complete: it names the tests itself.
-        log_parser: name of a parser of the ``swebench`` package that reads the tests' output,
-            for data sets whose test ids come from one; otherwise pytest's own report is read.
+        log_parser: name of a parser of the ``swebench`` package that reads the tests' output
+            (pytest, jest, go test, cargo, Maven and others), or ``r2e`` for R2E-Gym's; for data
+            sets whose test ids come from one. Otherwise pytest's own report is read.
+        junit: patterns of the JUnit XML files that ``test_cmd`` writes in the repository, for
+            runners other than pytest (jest-junit, gotestsum, cargo nextest, surefire). Test ids
+            are then ``classname::name``. Instead of ``log_parser``.
+        run_script: text of a shell script that runs the tests, with ``script_arguments``; in place
+            of ``test_cmd``, together with ``parser_script``.
+        parser_script: text of a Python program that is called with the files of the script's
+            output and errors and writes ``{"tests": [{"name", "status"}]}`` to the third, as
+            SWE-bench Pro has it.
+        script_arguments: of ``run_script``.
         retries: how often tests that failed are run again in a fresh sandbox, for tasks whose
             tests are known to be flaky; passing once is enough.
     """
@@ -146,20 +183,32 @@ class Install(BaseModel):
     test_cmd: str = "python3 -m pytest"
     whole_command: bool = False
     log_parser: str | None = None
+    junit: list[str] = Field(default_factory=list)
+    run_script: str = ""
+    parser_script: str = ""
+    script_arguments: list[str] = Field(default_factory=list)
     retries: int = Field(default=0, ge=0, le=5)
 
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if bool(self.run_script) != bool(self.parser_script):
+            raise ValueError("run_script and parser_script go together")
+        if sum(map(bool, (self.log_parser, self.junit, self.run_script))) > 1:
+            raise ValueError("give one of log_parser, junit and run_script")
+        return self
 
-class SweRecord(BaseModel):
+
+class SweRecord(TaskData):
     """One SWE task. Unknown fields are kept.
 
     Attributes:
         patch: the gold patch, source files only; never shown to the agent.
-        test_patch: the hidden tests, applied when grading; empty if they stand in the base.
+        test_patch: the hidden tests, applied when grading; empty if they are in the base.
         FAIL_TO_PASS: test ids that fail on the base and pass once solved.
         PASS_TO_PASS: test ids that pass on both.
         source: how the base tree is made; this or ``image`` is needed to run the task.
         image: name of a container image that holds the repository, for published data sets.
-        repo_dir: where the repository lies in that image.
+        repo_dir: path of the repository in that image.
         shape: the published shape that the record was read from.
     """
 
@@ -185,21 +234,21 @@ class SweRecord(BaseModel):
 
     @property
     def install(self) -> Install:
-        """How tests are run, with the defaults where the record is silent."""
+        """How tests are run, with defaults for what the record does not contain."""
         return self.install_config or Install()
 
     def to_task(self) -> Task:
-        """Return the task: the whole record is its data, the agent sees only the prompt."""
+        """Return the task: the complete record is its data, the agent sees only the prompt."""
         return Task(id=self.instance_id, data=self.model_dump(mode="json", exclude_none=True))
 
     @classmethod
-    def of(cls, task: Task) -> SweRecord:
-        """Read the record back from a task.
+    def of(cls, task: Task, where: str = "") -> SweRecord:
+        """Read the record back from a task; published shapes are understood.
 
         Raises:
             InvalidTask: the task's data is not a SWE record.
         """
-        return cls.parse(task.data, f"task {task.id!r}")
+        return cls.parse(task.data, where or f"task {task.id!r}")
 
     @classmethod
     def parse(cls, data: Any, where: str) -> SweRecord:
@@ -227,7 +276,7 @@ def _problem(kind: str, message: str) -> str:
 
 
 def documents(file: Path) -> list[tuple[str, Any]]:
-    """Return the JSON values of a ``.json`` or ``.jsonl`` file, each with where it stands.
+    """Return the JSON values of a ``.json`` or ``.jsonl`` file, each with its position.
 
     Raises:
         InvalidTask: the file can't be read or is not JSON.

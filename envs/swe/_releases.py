@@ -1,4 +1,4 @@
-"""What a builder must know of a release: its archive, its licence, where sources and tests lie."""
+"""Facts about a release for builders: its archive, its licence, its sources and tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import tarfile
 from email.parser import BytesParser
 from typing import TYPE_CHECKING, NamedTuple
 
-from trajgym.envs.swe._archives import unpack_sdist
 from trajgym.envs.swe._errors import InvalidTask
 from trajgym.envs.swe._index import IndexFile, archives_of, fetch
 from trajgym.envs.swe._paths import is_test_path
@@ -31,7 +30,7 @@ _RESTRICTIVE = re.compile(r"\b(A?L?GPL|GNU|MPL|Mozilla|EUPL|Proprietary)", re.IG
 
 
 class Layout(NamedTuple):
-    """Where things lie in a source tree: paths relative to it."""
+    """Layout of a source tree: paths relative to it."""
 
     sources: list[str]
     tests: list[str]
@@ -39,7 +38,7 @@ class Layout(NamedTuple):
 
 
 def find_release(package: str, version: str, cache_dir: Path | None = None) -> tuple[Archive, Path]:
-    """Return a release's source archive and where it lies in the cache.
+    """Return a release's source archive and its path in the cache.
 
     Raises:
         SourceUnavailable: the index can't be reached.
@@ -56,7 +55,7 @@ def find_release(package: str, version: str, cache_dir: Path | None = None) -> t
 
 
 def licence_of(archive: Path) -> str:
-    """Return what a source archive's own metadata say about its licence; empty if nothing."""
+    """Return the licence from a source archive's metadata; empty if there is none."""
     with tarfile.open(archive, "r:gz") as tar:
         for member in tar:
             parts = member.name.split("/")
@@ -75,7 +74,7 @@ def licence_of(archive: Path) -> str:
 
 
 def is_permissive(licence: str) -> bool:
-    """Return True for licences of the MIT, BSD and Apache kind."""
+    """Return whether a licence is of the MIT, BSD or Apache kind."""
     return bool(_PERMISSIVE.search(licence)) and not _RESTRICTIVE.search(licence)
 
 
@@ -98,13 +97,6 @@ def layout_of(tree: Path) -> Layout:
         raise InvalidTask(f"{tree.name}: no package or module")
     pythonpath = "/testbed/src" if root != tree else "/testbed"
     return Layout(sources, tests, pythonpath)
-
-
-def unpacked(archive: Path, into: Path) -> Path:
-    """Unpack an archive into a new folder and return that."""
-    into.mkdir(parents=True)
-    unpack_sdist(archive, into)
-    return into
 
 
 def _is_importable(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Turning a patch round: data sets of injected bugs publish the bug, and its undoing is gold."""
+"""Reverses a patch: data sets of injected bugs publish the bug, whose reverse is the gold patch."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _SWAPPED = {
 
 
 def reverse_patch(patch: str, where: str = "patch") -> str:
-    """Return the patch that undoes a patch, as `git apply --reverse` would.
+    """Return the reverse of a patch, as `git apply --reverse` would apply it.
 
     Raises:
-        InvalidTask: a binary change, which does not hold what was there before, or a copy.
+        InvalidTask: a binary change, which does not contain the old content, or a copy.
     """
     out: list[str] = []
     block: tuple[list[str], list[str]] = ([], [])
@@ -51,7 +51,7 @@ def _hunk_line(
     block: tuple[list[str], list[str]],
     out: list[str],
 ) -> tuple[int, int]:
-    """Take one line of a hunk; return how many lines of either side are still to come."""
+    """Process one line of a hunk; return how many lines of either side remain."""
     mark, rest = line[:1], line[1:]
     old, new = left
     if mark == "-":
@@ -105,7 +105,7 @@ def _swap_name(line: str) -> str:
 
 
 def _ordered(patch: str) -> str:
-    """Put pairs of header lines that came out in reverse order back in git's order."""
+    """Restore git's order of pairs of header lines."""
     pairs = (("+++ ", "--- "), ("new mode ", "old mode "), ("rename to ", "rename from "))
     lines = patch.splitlines(keepends=True)
     at = 0

@@ -1,4 +1,4 @@
-"""What a sandbox needs to run tests: pytest and a task's pinned packages, all pure Python.
+"""The packages that a sandbox needs to run tests: pytest and a task's pinned ones, all pure Python.
 
 One folder serves every provider and every Python from 3.11 on, so images are built without network
 and without pip.
@@ -38,8 +38,8 @@ def runner_folder(needs: Iterable[str], cache_dir: Path | None = None) -> Path:
 
     Raises:
         InvalidTask: a package is not among the pinned ones.
-        SourceUnavailable: a package can't be had, neither from the index nor, for pytest, from
-            this Python's own installation.
+        SourceUnavailable: a package can't be fetched from the index nor, for pytest, copied from
+            this Python's installation.
     """
     wanted = sorted(set(needs))
     pinned = _pinned()
@@ -91,7 +91,7 @@ def _add(pin: dict[str, str], site: Path, cache_dir: Path | None) -> None:
 
 
 def _copy_installed(projects: list[str], site: Path, cause: SourceUnavailable) -> None:
-    """Copy packages from this Python's installation: the way out where there is no index."""
+    """Copy packages from this Python's installation, as a fallback without an index."""
     for project in projects:
         try:
             files = metadata.distribution(project).files or []

@@ -1,7 +1,7 @@
-"""The record shapes that the field publishes, as one: SWE-bench's field names and ours.
+"""Converts published record shapes to one, with SWE-bench's field names and additional ones.
 
-Each shape has a function that returns what our record needs; all other fields of a row stay in the
-record as they came.
+Each shape has a function that returns the fields of :class:`SweRecord`; all other fields of a row
+are kept unchanged.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from trajgym.envs.swe._errors import InvalidTask
 from trajgym.envs.swe._lists import strings_of
+from trajgym.envs.swe._logs import R2E, r2e_id
 from trajgym.envs.swe._paths import is_test_path
 from trajgym.envs.swe._reverse import reverse_patch
 
@@ -27,12 +28,17 @@ Shape: TypeAlias = Literal[
 
 _NUMBERED = re.compile(r"[\w.-]+__[\w.-]+-\d+")
 _LISTS = ("FAIL_TO_PASS", "PASS_TO_PASS")
+_PARSERS = {
+    "go": "parse_log_gotest", "rust": "parse_log_cargo", "java": "parse_log_maven",
+    "javascript": "parse_log_jest", "typescript": "parse_log_jest", "python": "parse_log_pytest",
+}  # fmt: skip
+"""Parsers of the ``swebench`` package by Multi-SWE-bench's languages."""
 _ISSUE = re.compile(r"\[ISSUE\](.*?)\[/ISSUE\]", re.DOTALL)
 _MARKED = re.compile(r">>>>> Start Test Output'?\s*\n(.*?)\n[^\n]*>>>>> End Test Output", re.DOTALL)
 
 
 def shape_of(row: Mapping[str, Any]) -> Shape:
-    """Return which published shape a row has; what no other claims is SWE-bench's."""
+    """Return which published shape a row has; SWE-bench's if no other fits."""
     if "org" in row and "fix_patch" in row:
         return "multi-swe-bench"
     if "parsed_commit_content" in row or "expected_output_json" in row:
@@ -52,13 +58,13 @@ def normalised(
     """Return a row of any published shape with the fields of :class:`SweRecord`.
 
     Raises:
-        InvalidTask: a field of that shape holds something that can't be read.
+        InvalidTask: a field of that shape is malformed.
     """
     if row.get("shape") or isinstance(row.get("source"), dict):
-        return dict(row)  # read before, or ours
+        return dict(row)  # already converted
     chosen = shape or shape_of(row)
     if chosen not in get_args(Shape):
-        raise InvalidTask(f"{where}: shape {chosen!r} is none of {', '.join(get_args(Shape))}")
+        raise InvalidTask(f"{where}: shape {chosen!r} is not one of {', '.join(get_args(Shape))}")
     made = {key: value for key, value in row.items() if value is not None}
     if isinstance(made.get("source"), str):
         made["published_source"] = made.pop("source")
@@ -112,7 +118,7 @@ def _rebench(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _smith(row: dict[str, Any]) -> dict[str, Any]:
-    """SWE-smith publishes the bug; the branch with the bug is named like the instance."""
+    """SWE-smith publishes the bug; the branch with the bug has the instance's name."""
     return {
         "patch": reverse_patch(row["patch"], f"record {row.get('instance_id')!r}"),
         "bug_patch": row["patch"],
@@ -140,8 +146,10 @@ def _r2e(row: dict[str, Any]) -> dict[str, Any]:
         "test_patch": tests,
         "problem_statement": (issue[1] if issue else row["problem_statement"]).strip(),
         "expected_results": expected,
-        "FAIL_TO_PASS": [name for name, status in expected.items() if status == "PASSED"],
+        "FAIL_TO_PASS": [r2e_id(name) for name, status in expected.items() if status == "PASSED"],
         "PASS_TO_PASS": [],
+        "install_config": row.get("install_config")
+        or {"test_cmd": "bash run_tests.sh", "whole_command": True, "log_parser": R2E},
     }
 
 
@@ -154,7 +162,15 @@ def _multi(row: dict[str, Any]) -> dict[str, Any]:
         if isinstance(issue, dict)
     ]
     tests = {kind: _names(row.get(f"{kind}_tests")) for kind in ("f2p", "n2p", "s2p", "p2p")}
-    return {
+    made: dict[str, Any] = {}
+    language = str(row.get("lang") or row.get("language") or "").lower()
+    if not row.get("install_config") and language in _PARSERS:
+        made["install_config"] = {
+            "test_cmd": "bash /home/run.sh", "whole_command": True,
+            "log_parser": _PARSERS[language],
+        }  # fmt: skip
+    return made | {
+        "repo_dir": row.get("repo_dir") or f"/home/{repo}",
         "instance_id": row.get("instance_id") or f"{org}__{repo}-{number}",
         "repo": f"{org}/{repo}",
         "base_commit": _loaded(row["base"])["sha"],
@@ -167,13 +183,20 @@ def _multi(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pro(row: dict[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    selected = strings_or_text(row.get("selected_test_files_to_run")) or []
+    if row.get("run_script") and row.get("parser_script") and not row.get("install_config"):
+        made["install_config"] = {
+            "run_script": row["run_script"], "parser_script": row["parser_script"],
+            "script_arguments": [",".join(selected) if isinstance(selected, list) else selected],
+        }  # fmt: skip
     tag = row.get("dockerhub_tag")
     parts = (row.get("problem_statement"), row.get("requirements"), row.get("interface"))
-    return {
+    return made | {
         "image": row.get("image") or (f"jefzda/sweap-images:{tag}" if tag else ""),
         "repo_dir": row.get("repo_dir", "/app"),
         "problem_statement": "\n\n".join(str(part) for part in parts if part),
-        "selected_test_files_to_run": strings_or_text(row.get("selected_test_files_to_run")) or [],
+        "selected_test_files_to_run": selected,
     }
 
 
@@ -188,7 +211,7 @@ _SHAPES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 def strings_or_text(value: Any) -> Any:
-    """Return a list where the value is one in any form, else the value itself."""
+    """Return the value as a list if it is one in any form, else the value itself."""
     try:
         return strings_of(value)
     except ValueError:
@@ -196,12 +219,12 @@ def strings_or_text(value: Any) -> Any:
 
 
 def _loaded(value: Any) -> Any:
-    """Return an object that may come as JSON text."""
+    """Return an object that may be given as JSON text."""
     return json.loads(value) if isinstance(value, str) and value.strip() else value
 
 
 def _names(value: Any) -> list[str]:
-    """Return test names; parquet turns a mapping into one with None for all other rows' keys."""
+    """Return test names; parquet adds the keys of all other rows to a mapping, with None."""
     if isinstance(value, dict):
         return [str(key) for key, entry in value.items() if entry is not None]
     found = strings_of(value if value is not None else [])
@@ -215,7 +238,7 @@ def _failing_statement(tests: Any) -> str:
 
 
 def _diffs_of(files: list[Any]) -> tuple[str, str]:
-    """Return source and test patch from old and new content, as R2E-Gym stores them."""
+    """Return source patch and test patch from old and new content, as R2E-Gym stores them."""
     patches: tuple[list[str], list[str]] = ([], [])
     for file in files:
         path = file["header"]["file"]["path"]

@@ -1,4 +1,4 @@
-"""What a session's calls were like, as facts for derivers; the agent never sees them."""
+"""Facts about a session's calls, for derivers; the agent does not see them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _COUNTS = re.compile(rb"(\d+) (passed|failed|error)")
 def expert_actions(messages: Sequence[Message]) -> list[str]:
     """Return an expert trajectory's actions, one per assistant message, as `SRL` compares them.
 
-    Put the list into a task's data as ``expert_actions``: the outcome then carries it, and each
-    turn the signal ``expert_distance``.
+    Put the list into a task's data as ``expert_actions``: it is then part of the outcome, and each
+    turn has the signal ``expert_distance``.
     """
     actions = []
     for message in messages:
         if message.get("role") == "assistant":
             calls = message.get("tool_calls") or []
             functions = [call["function"] for call in calls]
-            said = "\n".join(f"{f['name']} {f['arguments']}" for f in functions)
+            text = "\n".join(f"{f['name']} {f['arguments']}" for f in functions)
             content = message.get("content")
-            actions.append(said or (content if isinstance(content, str) else ""))
+            actions.append(text or (content if isinstance(content, str) else ""))
     return actions
 
 
@@ -56,15 +56,17 @@ def localisation(patch: str, gold: str) -> dict[str, float]:
 
 @dataclass(slots=True)
 class Trace:
-    """What the agent did so far. JSON values only: it goes with snapshots.
+    """The agent's actions so far. JSON values only, since snapshots contain it.
 
     Args:
         gold: files of the gold patch.
         expert: the expert's actions, if the task has any.
+        test_cmd: the task's own command for running tests.
     """
 
     gold: list[str] = field(default_factory=list)
     expert: list[str] = field(default_factory=list)
+    test_cmd: str = ""
     calls: int = 0
     edited: list[str] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
@@ -74,7 +76,7 @@ class Trace:
 
     @classmethod
     def of_json(cls, data: dict[str, Any]) -> Self:
-        """Read what :meth:`to_json` gave."""
+        """Restore the result of :meth:`to_json`."""
         return cls(**data)
 
     def to_json(self) -> dict[str, Any]:
@@ -95,12 +97,12 @@ class Trace:
         return {"expert_distance": round(1.0 - matcher.ratio(), 6)}
 
     def look(self, path: str) -> dict[str, Any]:
-        """Note that a file was shown."""
+        """Record that a file was shown."""
         _note(self.seen, path)
         return {"viewed": path, **self._located()}
 
     def edit(self, path: str) -> dict[str, Any]:
-        """Note that a file was changed."""
+        """Record that a file was changed."""
         _note(self.seen, path)
         _note(self.edited, path)
         self.edits_since_tests += 1
@@ -108,7 +110,7 @@ class Trace:
         return {"files_edited_so_far": list(self.edited), **self._located()}
 
     def command(self, line: str, stdout: bytes, ok: bool) -> dict[str, Any]:
-        """Note a command; ``repeated`` counts how often it was run before on the same files."""
+        """Record a command; ``repeated`` counts its earlier runs on the same files."""
         key = line.strip()
         repeated = self.commands.get(key, 0)
         self.commands[key] = repeated + 1
@@ -116,7 +118,7 @@ class Trace:
         for path in self.gold:
             if path in line:
                 _note(self.seen, path)
-        if _TESTS.search(line):
+        if _TESTS.search(line) or (self.test_cmd and self.test_cmd in line):
             self.tests_run += 1
             self.edits_since_tests = 0
             signals |= {"tests_run": True, "tests_ok": ok}
@@ -125,7 +127,7 @@ class Trace:
         return {**signals, **self._located()}
 
     def submit(self) -> dict[str, Any]:
-        """Note the end: were tests run, and was anything edited after them."""
+        """Record the end: whether tests were run, and whether files were edited after them."""
         return {
             "submitted": True,
             "tests_before_submit": self.tests_run > 0,

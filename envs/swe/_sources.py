@@ -1,4 +1,4 @@
-"""From a record's source to its base tree: a repository with one commit, kept in the cache."""
+"""Builds a record's base tree from its source: a repository with one commit, in the cache."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from trajgym.envs.swe._record import (
     FileSource,
     GitSource,
     HunkSource,
+    InlineSource,
     MutationSource,
     ReleaseSource,
     SweRecord,
@@ -32,14 +33,14 @@ if TYPE_CHECKING:
 
 __all__ = ["TREE_FORMAT", "BaseTree", "base_tree", "patches_of", "source_trees"]
 
-TREE_FORMAT = 2  # raise it when trees are laid out another way, so that old caches are left alone
+TREE_FORMAT = 2  # increase it when the layout of trees changes, so that old caches are not used
 
 
 class BaseTree(NamedTuple):
     """A base tree on the host.
 
-    ``repo`` is the working tree with its ``.git``; ``git`` is a second copy of that ``.git``, which
-    no agent ever writes to.
+    ``repo`` is the working tree with its ``.git``; ``git`` is a second copy of that ``.git``, to
+    which no agent has access.
     """
 
     repo: Path
@@ -51,8 +52,8 @@ def base_tree(record: SweRecord, cache_dir: Path | None = None) -> BaseTree:
     """Return the tree that the agent starts from, built at first use.
 
     Raises:
-        InvalidTask: the record has no source that we can build.
-        SourceUnavailable: the archives can't be had, or git failed.
+        InvalidTask: the record has no source that can be built.
+        SourceUnavailable: the archives can't be fetched, or git failed.
     """
     source = record.source
     if source is None:
@@ -101,7 +102,7 @@ def patches_of(source: BuiltSource, cache_dir: Path | None = None) -> tuple[str,
 def source_trees(
     first: BuiltSource, second: BuiltSource | None, cache_dir: Path | None = None
 ) -> Iterator[tuple[Path, Path]]:
-    """Unpack the base of one source and the fixed side of another for a while."""
+    """Unpack the base of one source and the fixed side of another temporarily."""
     with _scratch() as work:
         for name in ("first", "second"):
             (work / name).mkdir()
@@ -118,11 +119,20 @@ def _scratch() -> Iterator[Path]:
 
 
 def _fill(
-    source: BuiltSource | FileSource, repo: Path, *, fixed: bool, cache_dir: Path | None
+    source: BuiltSource | FileSource | InlineSource,
+    repo: Path,
+    *,
+    fixed: bool,
+    cache_dir: Path | None,
 ) -> None:
     match source:
         case FileSource():
             _copy_folder(source, repo)
+        case InlineSource():
+            for path, text in source.files.items():
+                target = repo / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(text, "utf-8")
         case GitSource():
             export_commit(source.repo, source.fixed if fixed else source.base, repo, cache_dir)
         case ReleaseSource():

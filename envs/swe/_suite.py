@@ -1,4 +1,4 @@
-"""Running whole test suites of trees that we made, to find out which tests tell a bug."""
+"""Runs complete test suites, to determine which tests detect a bug."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Suite(NamedTuple):
     """A tree with its tests, ready to be run any number of times, each in a fresh sandbox.
 
     Attributes:
-        spec: what to start; the tree lies in the repository's place.
-        provider: where.
+        spec: spec of the sandbox; the tree is at the repository's path.
+        provider: starts the sandboxes.
         install: how tests are run.
         tests: folders or files to run, relative to the repository.
         seconds: limit of one run.
@@ -75,7 +75,7 @@ class Suite(NamedTuple):
     ) -> dict[str, TestStatus] | None:
         """Return ``{test id: status}`` with patches applied and files replaced.
 
-        None if there is no report: the tests did not end in time, or pytest could not start.
+        None if there is no report: the tests timed out, or pytest did not start.
 
         Raises:
             InvalidTask: a patch does not apply.
@@ -92,8 +92,8 @@ class Suite(NamedTuple):
                 script = f"{git_env(work)}cd {REPO}\ngit apply --whitespace=nowarn {work}/patch"
                 done = await sandbox.run(script, timeout=60.0, cwd="/")
                 if not done.ok:
-                    said = done.stderr[-300:].decode("utf-8", "replace")
-                    raise InvalidTask(f"a patch does not apply to its own base: {said}")
+                    output = done.stderr[-300:].decode("utf-8", "replace")
+                    raise InvalidTask(f"a patch does not apply to its own base: {output}")
             await sandbox.run(["mkdir", "-p", work], timeout=30.0, cwd="/")
             report = f"{work}/report.xml"
             names = " ".join(map(shlex.quote, self.tests))
@@ -119,5 +119,5 @@ class Suite(NamedTuple):
 
 
 def passed_in(results: Mapping[str, TestStatus] | None) -> set[str]:
-    """Return the tests that passed; one that fails as expected tells nothing."""
+    """Return the tests that passed; one that fails as expected does not count."""
     return {test for test, status in (results or {}).items() if status == "passed"}

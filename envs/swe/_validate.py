@@ -1,4 +1,4 @@
-"""Is a task sound on this machine: the gold patch solves it every time, the empty one does not."""
+"""Checks that a task is sound: the gold patch always solves it, and the empty one does not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Validation", "validate_task"]
 
 
 class Validation(NamedTuple):
-    """What validation found; the task is sound if there are no problems."""
+    """The result of validation; the task is sound if there are no problems."""
 
     instance_id: str
     problems: tuple[str, ...]
@@ -49,13 +49,13 @@ async def validate_task(
     Args:
         task: a SWE task.
         provider: where to run.
-        repeats: how often the gold patch must solve it.
+        repeats: number of runs in which the gold patch must solve it.
         test_seconds: limit of one test run.
         cache_dir: instead of the user's cache.
 
     Sound means: gold passes every listed test each time; the empty patch fails every FAIL_TO_PASS
-    test and passes every PASS_TO_PASS test; nothing of gold is left out. A failure of sandbox or
-    sources is a problem of the task here, and is told as such.
+    test and passes every PASS_TO_PASS test; no part of gold is left out. A failure of the sandbox
+    or the sources is reported as a problem of the task.
 
     Raises:
         InvalidInput: ``repeats`` is not positive.
@@ -69,7 +69,10 @@ async def validate_task(
         gold = SweRecord.of(task).patch.encode()
         spec = await prepare(task, provider, cache_dir=cache_dir)
         for patch in [b"", *[gold] * repeats]:
-            outcome = await grade(task, patch, provider, spec=spec, test_seconds=test_seconds)
+            # Twins are compared with the gold patch: they can't show anything about it.
+            outcome = await grade(
+                task, patch, provider, spec=spec, test_seconds=test_seconds, twins=False
+            )
             runs += 1
             problems += _of_gold(outcome) if patch else _of_empty(outcome)
             if problems:

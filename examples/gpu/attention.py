@@ -1,7 +1,7 @@
 """Attention over packed trees of samples, for machines without FlashAttention 3 from the Hub.
 
-TRL's asynchronous trainer fetches its kernel from the network when it first needs it. `install`
-puts one of two others in its place, both with gradients:
+TRL's asynchronous trainer downloads its kernel when it first needs it. `install` replaces it with
+one of two others, both with gradients:
 
 - ``flash``: PyTorch's own FlashAttention over pieces of different lengths;
 - ``mask``: scaled dot-product attention with one mask over the whole row, on any device.
@@ -16,11 +16,11 @@ from typing import Any
 
 
 def install(kind: str = "auto") -> str:
-    """Replace TRL's attention, before its trainer is made; return which one was taken.
+    """Replace TRL's attention, and return the kind; call it before the trainer is constructed.
 
     Args:
-        kind: ``flash``, ``mask``, or ``auto``: flash if this device can do it and agrees with a
-            plain computation, values and gradients.
+        kind: ``flash``, ``mask``, or ``auto``, which selects ``flash`` if this device supports it
+            and its values and gradients agree with a plain computation.
     """
     from trl.experimental.async_grpo import packing
 
@@ -46,17 +46,17 @@ def flash(
     softmax_scale: float | None = None,
     **_: Any,
 ) -> Any:
-    """Causal attention of each piece's queries, the last of which sees all the piece's keys.
+    """Compute causal attention within each piece; its last query attends to all of its keys.
 
     Args:
-        query: ``[N, heads, size]``, of 16 bits as the other two.
-        key: ``[K, heads, size]``, or a divisor of as many heads.
-        value: as ``key``.
+        query: ``[N, heads, size]``, float16 or bfloat16 like ``key`` and ``value``.
+        key: ``[K, key_heads, size]``; ``key_heads`` divides ``heads``.
+        value: same shape as ``key``.
         query_starts: int32 ``[pieces + 1]``.
         key_starts: int32 ``[pieces + 1]``.
-        longest_query: of a piece.
-        longest_key: of a piece.
-        softmax_scale: one over the root of the size if None.
+        longest_query: maximum number of queries of a piece.
+        longest_key: maximum number of keys of a piece.
+        softmax_scale: defaults to ``1 / sqrt(size)``.
     """
     import torch
 
@@ -72,14 +72,14 @@ def flash(
         longest_query,
         longest_key,
         0.0,
-        True,  # noqa: FBT003 - causal; the operator takes it by position
+        True,  # noqa: FBT003 - causal; a positional parameter of the operator
         False,  # noqa: FBT003 - no debug mask
         scale=softmax_scale,
     )[0]
 
 
 class _Mask:
-    """The mask of the row at hand: all layers of a forward pass share it."""
+    """The mask of the current row, which all layers of a forward pass share."""
 
     starts: Any = None
     mask: Any = None
@@ -98,9 +98,9 @@ def masked(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[Any, None]:
-    """Stand in for TRL's ``tree_attention``: a token sees itself and what its samples hold before.
+    """Replacement of TRL's ``tree_attention``: a token attends to itself and its ancestors.
 
-    The row is laid out so that ancestors come before their descendants.
+    In a row, ancestors come before their descendants.
     """
     import torch
     from transformers.integrations.flash_attention import get_target_dtype
@@ -121,7 +121,7 @@ def masked(
 
 
 def tree_mask(kv_index: Any, query_starts: Any, key_starts: Any) -> Any:
-    """Return bool ``[N, N]``: which token of a packed row sees which."""
+    """Return bool ``[N, N]``: whether a token of a packed row (first axis) attends to another."""
     import torch
 
     pieces, n = len(query_starts) - 1, int(query_starts[-1])
@@ -133,7 +133,7 @@ def tree_mask(kv_index: Any, query_starts: Any, key_starts: Any) -> Any:
 
 
 def plain(query: Any, key: Any, value: Any, query_starts: Any, key_starts: Any) -> Any:
-    """Return what `flash` returns, plainly computed."""
+    """Return the same as :func:`flash`, by a plain computation."""
     import torch
 
     repeat, out = query.shape[1] // key.shape[1], []
@@ -150,7 +150,7 @@ def plain(query: Any, key: Any, value: Any, query_starts: Any, key_starts: Any) 
 
 
 def _flash_works() -> bool:
-    """Compare values and gradients on a small row of the shape that the model will have."""
+    """Compare values and gradients with a plain computation on a small row of the model's shape."""
     import torch
 
     if not torch.cuda.is_available():
@@ -177,5 +177,5 @@ def _flash_works() -> bool:
         print(f"flash attention is not usable here: {error}", flush=True)
         return False
     apart = [float((a.float() - b).abs().max()) for a, b in zip(*found, strict=True)]
-    print(f"flash attention differs from a plain one by {apart} (values, gradients)", flush=True)
+    print(f"flash and plain attention differ by {apart} (values, gradients)", flush=True)
     return max(apart) < 0.1

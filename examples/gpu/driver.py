@@ -1,10 +1,10 @@
-"""Go through the phases of the experiment in one process; run_all.sh starts it beside a server.
+"""Run the phases of the experiment in one process; run_all.sh starts it together with a server.
 
     python examples/gpu/driver.py --base MODEL --work SCRATCH --out RESULTS --seconds 540 \
         --phases prepare,timing,outcome:0,exactness,gigpo:0
 
-Phases that are done are noted in SCRATCH and not done again: after a crash, or in another call,
-the same command goes on. Arguments after -- go to the training runs (see train_async.py --help).
+Completed phases are recorded in SCRATCH and not repeated, so the same command resumes after a
+crash. Arguments after -- are passed to the training runs (see train_async.py --help).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from lab import Results
 
 PHASES = "prepare,timing,outcome:0,exactness,gigpo:0,outcome:1,gigpo:1,outcome:2,gigpo:2"
 _LEAST = 25.0
-"""Seconds that must be left for a phase to begin."""
+"""A phase is started only if more seconds than this are left."""
 
 
 class Driver:
-    """Does phases, and keeps what they share: the connection to the server."""
+    """Runs phases, which share its connection to the server."""
 
     def __init__(self, given: argparse.Namespace, transfer: Any = None) -> None:
         self.given = given
@@ -40,7 +40,7 @@ class Driver:
         given.work.mkdir(parents=True, exist_ok=True)
 
     def all(self) -> bool:
-        """Do what is left; return whether nothing broke."""
+        """Run the remaining phases, and return whether none failed."""
         noted = self.noted.read_text().splitlines() if self.noted.exists() else []
         done = {phase: float(seconds) for phase, seconds in map(str.split, noted)}
         longest = max((done[phase] for phase in done if ":" in phase), default=0.0)
@@ -54,9 +54,9 @@ class Driver:
             begun = time.time()
             try:
                 complete = self.one(phase)
-            except Exception:  # noqa: BLE001 - boundary: what broke is written down
+            except Exception:  # noqa: BLE001 - a phase's failure is written to the results
                 self.results.write("broken", phase=phase, error=traceback.format_exc()[-4000:])
-                if phase == "exactness":  # the server has no part in it
+                if phase == "exactness":  # it does not use the server
                     continue
                 return False
             train_async.release()
@@ -69,7 +69,7 @@ class Driver:
         return True
 
     def one(self, phase: str) -> bool:
-        """Do a phase; return whether it went to its end."""
+        """Run a phase, and return whether it completed."""
         server = ["--server", self.given.server, "--served", self.given.served]
         out = ["--out", str(self.given.out)]
         if phase == "prepare":
@@ -79,7 +79,7 @@ class Driver:
             return True
         if phase == "exactness":
             return self.exactness(out)
-        # A folder of its own for each try: a store is never written by two.
+        # Each try has its own directory, because a store must have one writer.
         work = self.given.work
         if (work / phase.replace(":", "-")).exists() or phase == "timing":
             work = work / f"try-{int(time.time())}"
@@ -98,7 +98,7 @@ class Driver:
         return not report["cut"]
 
     def exactness(self, out: list[str]) -> bool:
-        """Check the newest run that went to its end."""
+        """Check the newest complete run."""
         ended = sorted(self.given.work.glob("**/updates.json"), key=lambda p: p.stat().st_mtime)
         if not ended:
             return False
@@ -109,7 +109,7 @@ class Driver:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    made.add_argument("--base", type=Path, required=True, help="folder of SmolLM2-135M-Instruct")
+    made.add_argument("--base", type=Path, required=True, help="SmolLM2-135M-Instruct, a directory")
     made.add_argument("--work", type=Path, required=True)
     made.add_argument("--out", type=Path, required=True)
     made.add_argument("--seconds", type=float, default=3600.0)

@@ -1,4 +1,4 @@
-"""Compare a recorded run with what the engine answered, the update log, and held weights.
+"""Compare a recorded run with the engine's answers, the log of updates, and saved weights.
 
 CUDA_VISIBLE_DEVICES=0 python examples/gpu/exactness.py --model SFT --run SCRATCH/outcome-0 \
         --out RESULTS
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from trajgym.trajectory import SessionTree, Turn
 
 _ROWS = 400
-"""Rows of a version whose log-probs are compared."""
+"""Maximum number of rows of a version whose log-probs are compared."""
 
 
 def check_turns(
     trees: list[SessionTree], calls: dict[str, list[Call]], updates: list[dict[str, float]]
 ) -> dict[str, Any]:
-    """Compare every recorded turn with the server's own answer and the log of updates."""
+    """Compare every recorded turn with the server's answer and the log of updates."""
     found: Counter[str] = Counter()
     gap = 0.0
     for tree in trees:
@@ -70,7 +70,10 @@ def check_rows(trees: list[SessionTree], calls: dict[str, list[Call]]) -> dict[s
 
 
 def _versions(turn: Turn, call: Call, updates: list[dict[str, float]]) -> list[str]:
-    """Say whether the recorded range holds every version that can have sampled, and no other."""
+    """Compare a turn's recorded versions with those that can have sampled it; return counter keys.
+
+    A single version must be in the possible range by the log of updates; a range must overlap it.
+    """
     assert turn.tokens is not None
     # Between the first and the last byte of an update the server may hold either version.
     low = sum(u["sent"] <= call.begun for u in updates)
@@ -90,7 +93,7 @@ def _versions(turn: Turn, call: Call, updates: list[dict[str, float]]) -> list[s
 
 
 def rows_by_version(trees: list[SessionTree]) -> dict[int, list[TrainingRow]]:
-    """Return the rows that one version alone sampled."""
+    """Return the rows that were sampled by a single version, by version."""
     found: dict[int, list[TrainingRow]] = defaultdict(list)
     for tree in trees:
         if not tree.attempts[0].status.scored:
@@ -103,7 +106,7 @@ def rows_by_version(trees: list[SessionTree]) -> dict[int, list[TrainingRow]]:
 
 
 def gaps(model: Any, rows: list[TrainingRow], *, autocast: bool) -> dict[str, float]:
-    """Return how far a model's log-probs are from the recorded ones (nats)."""
+    """Return statistics of the difference (nats) of a model's log-probs to the recorded ones."""
     import torch
 
     every, ratios = [], []
@@ -131,7 +134,7 @@ def gaps(model: Any, rows: list[TrainingRow], *, autocast: bool) -> dict[str, fl
 
 
 def check_weights(given: argparse.Namespace, trees: list[SessionTree], results: Results) -> None:
-    """Compare log-probs of every version whose weights are held; version 1 is the model's own."""
+    """Compare log-probs of every version whose weights were saved; version 1 is the first model."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -153,7 +156,7 @@ def check_weights(given: argparse.Namespace, trees: list[SessionTree], results: 
 
 
 def check(given: argparse.Namespace) -> None:
-    """Write every comparison."""
+    """Do all comparisons, and write their results."""
     results = Results(given.out)
     calls: dict[str, list[Call]] = defaultdict(list)
     for call in load_calls(given.run):
@@ -170,8 +173,8 @@ def check(given: argparse.Namespace) -> None:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    made.add_argument("--model", required=True, help="the model that the run began with")
-    made.add_argument("--run", type=Path, required=True, help="a run's folder of train_async.py")
+    made.add_argument("--model", required=True, help="the model with which the run began")
+    made.add_argument("--run", type=Path, required=True, help="a run's directory of train_async.py")
     made.add_argument("--out", type=Path, default=Path("results"))
     return made
 

@@ -1,4 +1,4 @@
-"""What the scripts here share: a recording engine, a log of weight updates, evaluation, results."""
+"""Shared by the scripts here: a recording engine, a log of weight updates, evaluation, results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from maze import SPEC, tasks
 
-from trajgym.rollout import TemplateRenderer, TokenPolicy, VLLMEngine, collect
+from trajgym.rollout import TokenPolicy, VLLMEngine, collect
+from trajgym.rollout.rendering import TemplateRenderer
 from trajgym.trajectory import Sampling
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ SAMPLES = 8
 
 
 class Call(NamedTuple):
-    """One request as the engine answered it, before any part of the SDK but the client saw it."""
+    """A request with the server's answer, recorded in the HTTP client."""
 
     session: str
     prompt: int
@@ -42,10 +43,10 @@ _raw: contextvars.ContextVar[tuple[list[int], list[float]]] = contextvars.Contex
 
 
 class RecordingEngine(VLLMEngine):
-    """Notes the ids in the server's own answers, and when each request began and ended.
+    """An engine that records the ids of the server's answers, and the times of each request.
 
     Args:
-        record: a file that gets the calls, as JSON lines, when the engine is closed.
+        record: file to which the calls are written as JSON lines when the engine is closed.
     """
 
     def __init__(self, *args: Any, record: Path, **options: Any) -> None:
@@ -78,17 +79,17 @@ class RecordingEngine(VLLMEngine):
 
 
 class LoggedTransfer:
-    """TRL's weight transfer, connected once for all runs of a process; notes every update."""
+    """TRL's weight transfer, connected once for all runs of a process; logs every update."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
         self.log: list[dict[str, float]] = []
-        """Unix times of each update since `restart`, the first being version 1."""
+        """Version and Unix times of each update since ``restart``; versions begin at 1."""
         self._ready = False
         self._paused = 0.0
 
     def restart(self) -> None:
-        """Count versions anew, for another run."""
+        """Restart the count of versions, for another run."""
         self.log = []
 
     def init_weight_transfer(self) -> None:
@@ -104,7 +105,7 @@ class LoggedTransfer:
         import torch
 
         if torch.cuda.is_available():
-            torch.cuda.synchronize()  # the sender's own streams must not overtake the optimizer
+            torch.cuda.synchronize()  # the sender uses other streams than the optimizer
         begun = time.time()
         self.inner.send_weights(iterator)
         entry = {"version": len(self.log) + 1, "paused": self._paused, "begun": begun}
@@ -115,7 +116,7 @@ class LoggedTransfer:
         self.log[-1]["resumed"] = time.time()
 
     def destroy(self) -> None:
-        """Stay connected."""
+        """Do nothing: the connection is used again by the next run."""
 
 
 def transfer_for(model: Any, url: str) -> LoggedTransfer:
@@ -124,7 +125,7 @@ def transfer_for(model: Any, url: str) -> LoggedTransfer:
     from trl.experimental.async_grpo.vllm_client import VLLMClient
     from trl.experimental.async_grpo.weight_transfer import WeightTransferClient
 
-    PartialState()  # TRL's client logs through accelerate, which refuses to before this
+    PartialState()  # TRL's client logs through accelerate, which requires this state
     parameters = list(model.named_parameters())
     manifest = {
         "names": [name for name, _ in parameters],
@@ -136,7 +137,7 @@ def transfer_for(model: Any, url: str) -> LoggedTransfer:
 
 
 def evaluate(given: Any, tokenizer: Any, n: int) -> dict[str, float]:
-    """Let the server play held-out mazes at temperature 1; return the share that it solved."""
+    """Run held-out mazes on the server at temperature 1, and return the share of solved ones."""
     begun = time.time()
 
     async def play(folder: str) -> Any:
@@ -163,7 +164,7 @@ def evaluate(given: Any, tokenizer: Any, n: int) -> dict[str, float]:
 
 
 class Results:
-    """Appends JSON lines to a file; every line is on disk when `write` returns."""
+    """A file to which JSON lines are appended; a line is on disk when ``write`` returns."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -180,7 +181,7 @@ class Results:
 
 
 def busy(calls: Sequence[Call], begun: float, ended: float) -> dict[str, float]:
-    """Return how busy the engine was with these calls between two times."""
+    """Return rates and utilisation of the engine between two times."""
     inside = [c for c in calls if begun <= c.ended <= ended]
     seconds = max(ended - begun, 1e-9)
     edges = sorted((max(c.begun, begun), c.ended) for c in inside)
@@ -209,7 +210,7 @@ def save_calls(calls: Sequence[Call], path: Path) -> None:
 
 
 def load_calls(folder: Path) -> list[Call]:
-    """Read what the workers of a run wrote with `save_calls`."""
+    """Read the files that the workers of a run wrote with ``save_calls``."""
     calls = []
     for path in sorted(folder.glob("calls-*.jsonl")):
         with path.open() as file:

@@ -1,4 +1,4 @@
-"""A game for small models: find the door of a maze, one word a turn."""
+"""A game for small models: find the door of a maze, with one word per turn."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ TURNS = 10
 _WALLS = 0.25
 _NEAREST, _FARTHEST = 4, 7
 _HELD_OUT = 1_000_000
-"""Seeds from here on are never trained on."""
+"""Mazes with this seed or a larger one are not used in training."""
 
 Cell = tuple[int, int]
 
 
 class Maze(NamedTuple):
-    """Open cells, where the agent starts, and how far each cell is from the door."""
+    """A maze: the distance of each open cell to the door, the start, and the door."""
 
     distance: dict[Cell, int]
     start: Cell
@@ -36,7 +36,7 @@ class Maze(NamedTuple):
 
     @classmethod
     def made(cls, seed: int) -> Maze:
-        """Return the maze of a seed; its door is 4 to 7 steps away."""
+        """Return the maze of a seed; its door is 4 to 7 steps from the start."""
         chance = random.Random(seed)
         cells = [(row, column) for row in range(SIZE) for column in range(SIZE)]
         while True:
@@ -52,11 +52,11 @@ class Maze(NamedTuple):
         return [word for word in MOVES if _moved(at, word) in self.distance]
 
     def best_move(self, at: Cell) -> str:
-        """Return a direction that leads nearer to the door."""
+        """Return a direction that reduces the distance to the door."""
         return min(self.open_moves(at), key=lambda word: self.distance[_moved(at, word)])
 
     def seen(self, at: Cell) -> str:
-        """Return what the agent reads: where the door is, and which ways are open."""
+        """Return the observation at a cell: the way to the door, and directions without a wall."""
         down, right = self.door[0] - at[0], self.door[1] - at[1]
         where = [f"{abs(down)} {'down' if down > 0 else 'up'}"] if down else []
         where += [f"{abs(right)} {'right' if right > 0 else 'left'}"] if right else []
@@ -65,12 +65,12 @@ class Maze(NamedTuple):
 
 @register("example/maze")
 class MazeEnv(Env):
-    """The agent says up, down, left or right, at most ten times; the score is 1 at the door."""
+    """The agent answers up, down, left or right, at most ten times; the score is 1 at the door."""
 
     budgets: ClassVar[Budgets] = Budgets(turns=TURNS, seconds_per_turn=120)
 
     async def reset(self, task: Task, seed: int | None) -> str:
-        del seed  # the task has the maze: all samples of a group walk in the same one
+        del seed  # the task has the maze, so all sessions of a group have the same one
         self.maze = Maze.made(int(task.data["seed"]))
         self.at = self.maze.start
         self.steps = 0
@@ -94,13 +94,13 @@ class MazeEnv(Env):
 
 
 def tasks(n: int, seed: int = 0, *, held_out: bool = False) -> list[Task]:
-    """Return n mazes; no seed gives a training task that is held out."""
+    """Return the tasks of n mazes; training tasks and held-out tasks never have the same maze."""
     first = seed * 10_000 + (_HELD_OUT if held_out else 0)
     return [Task(id=f"maze-{first + i}", data={"seed": first + i}) for i in range(n)]
 
 
 def walker(noise: float) -> Callable[[PolicyRequest], Generator[str, Sequence[Message], None]]:
-    """Return a script that goes the shortest way, but with chance ``noise`` any open way."""
+    """Return a script that takes the shortest path, or with chance ``noise`` a random open move."""
 
     def walk(request: PolicyRequest) -> Generator[str, Sequence[Message], None]:
         assert request.task is not None

@@ -1,4 +1,4 @@
-"""The rollout worker of the experiment, as it is made in its own process."""
+"""The rollout worker of the experiment, which may be constructed in its own process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from maze import SPEC, tasks
 
 from trajgym.adapters.trl import RolloutProcesses, RolloutWorker, Shard, VersionClock
 from trajgym.rewards import GRPO, GiGPO, ReturnToGo, Stepwise
-from trajgym.rollout import TemplateRenderer
+from trajgym.rollout.rendering import TemplateRenderer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -23,33 +23,33 @@ if TYPE_CHECKING:
 
 DERIVERS: dict[str, Deriver] = {
     "outcome": GRPO(),
-    # The outcome alone, discounted and compared where attempts of a group met in a state.
+    # The outcome alone, discounted, and compared between attempts that reached the same state.
     "gigpo": GiGPO(earn="outcome"),
     "stepwise": Stepwise(gamma=0.95),
     "return_to_go": ReturnToGo(gamma=0.95),
 }
 TASKS = 2000
 _DEADLINE = 30.0
-"""Seconds after which another group may begin: sessions that failed left a batch short."""
+"""Seconds after which another group begins, in case failed sessions left a batch incomplete."""
 
 
 @dataclass(frozen=True)
 class Play:
-    """What a worker is made of; it travels to another process.
+    """The settings of a worker, which can be sent to another process.
 
     Args:
-        server: address of the vLLM server.
-        served: the model's name there.
-        model: folder of the model, for its tokenizer.
-        folder: gets the store and the engine's own record.
+        server: URL of the vLLM server.
+        served: name of the model on the server.
+        model: directory of the model, for its tokenizer.
+        folder: directory for the store and the record of the engine's answers.
         deriver: a name of ``DERIVERS``.
-        seed: of tasks and sessions.
-        temperature: of sampling.
-        concurrency: sessions at once.
-        max_staleness: most versions behind.
-        waiting: samples that wait at most.
+        seed: seed of tasks and sessions.
+        temperature: sampling temperature.
+        concurrency: maximum number of concurrent sessions.
+        max_staleness: maximum number of versions that a sample may be behind.
+        waiting: maximum number of samples in the queue.
         stream: whether responses are streamed.
-        first: groups that begin with the first version; 0 lets them begin at any time.
+        first: groups that begin with the first version; with 0, groups begin at any time.
         groups: groups that begin with each later version.
     """
 
@@ -76,7 +76,7 @@ class Play:
 
 
 class InTurns(RolloutWorker):
-    """Lets a batch of groups begin with every version, and nothing else."""
+    """A worker that begins one batch of groups with each version."""
 
     def __init__(
         self, play: Play, shard: Shard, mazes: Sequence[Task], *arguments: Any, **options: Any
@@ -91,7 +91,7 @@ class InTurns(RolloutWorker):
 
 
 class Batches:
-    """Tasks, so many for each version of the weights."""
+    """A source of tasks, which yields a fixed number for each version of the weights."""
 
     def __init__(self, mazes: Sequence[Task], first: int, later: int) -> None:
         self.versions = VersionClock()
@@ -100,12 +100,12 @@ class Batches:
         self._news = asyncio.Event()
 
     def tell(self) -> None:
-        """Say that there is a new version; from any thread."""
+        """Signal a new version; may be called from any thread."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._news.set)
 
     async def read(self) -> AsyncIterator[Task]:
-        """Yield tasks whenever their time has come."""
+        """Yield the tasks of each version when it begins."""
         self._loop = asyncio.get_running_loop()
         served = given = 0
         while True:
@@ -126,7 +126,7 @@ class Batches:
 
 
 def make(play: Play, *, versions: VersionClock, shard: Shard) -> RolloutWorker:
-    """Return a worker whose engine keeps a record of its own."""
+    """Return a worker whose engine records the server's answers."""
     from transformers import AutoTokenizer
 
     mazes = shard.tasks(tasks(TASKS, seed=play.seed))
@@ -161,7 +161,7 @@ def make(play: Play, *, versions: VersionClock, shard: Shard) -> RolloutWorker:
 
 
 def worker_for(play: Play, processes: int) -> RolloutWorker | RolloutProcesses:
-    """Return workers in processes of their own; with 0, one in a thread of this process."""
+    """Return workers in separate processes or, for 0 processes, one in a thread of this process."""
     if not processes:
         return make(play, versions=VersionClock(), shard=Shard(0, 1))
     return RolloutProcesses(

@@ -1,4 +1,4 @@
-"""Plot the results: learning, how old samples were, and where the time went.
+"""Plot the results: learning curves, staleness of samples, and time per update.
 
 python examples/gpu/plots.py --out RESULTS
 """
@@ -17,7 +17,7 @@ _COLOURS = {"outcome": "#1f6fb4", "gigpo": "#d1662a", "stepwise": "#3a8f4d"}
 
 
 def rows(folder: Path, kind: str) -> list[dict[str, Any]]:
-    """Return the results of one kind, of all files in a folder."""
+    """Return the results of one kind from all files in a directory."""
     found = []
     for path in sorted(folder.glob("*.jsonl")):
         lines = (json.loads(line) for line in path.read_text().splitlines() if line)
@@ -26,7 +26,7 @@ def rows(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def learning(folder: Path, axes: Any) -> None:
-    """Draw the mean score of sessions by update: the seeds' mean, and their range."""
+    """Draw the mean score of sessions by update, as the mean and the range over seeds."""
     by_deriver: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows(folder, "step"):
         deriver, colon, _ = row["run"].partition(":")
@@ -44,13 +44,13 @@ def learning(folder: Path, axes: Any) -> None:
         axes.fill_between(steps, scores.min(0), scores.max(0), color=colour, alpha=0.18, lw=0)
         label = f"{deriver} ({len(seeds)} seed{'s' if len(seeds) > 1 else ''})"
         axes.plot(steps, scores.mean(0), color=colour, lw=2, label=label)
-    axes.set(xlabel="updates", ylabel="solved, sessions of the training", ylim=(0, 1))
+    axes.set(xlabel="updates", ylabel="solved, training sessions", ylim=(0, 1))
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
 
 
 def held_out(folder: Path, axes: Any) -> None:
-    """Draw success on held-out mazes: all seeds' games together, with 95% intervals."""
+    """Draw success on held-out mazes over the games of all seeds, with 95% intervals."""
     start = rows(folder, "prepared")
     by_deriver: dict[str, dict[int, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for row in rows(folder, "eval"):
@@ -62,7 +62,7 @@ def held_out(folder: Path, axes: Any) -> None:
         solved = [sum(r["success"] * r["games"] for r in at) for at in points.values()]
         share = np.array(solved) / games
         error = 1.96 * np.sqrt(share * (1 - share) / games)
-        places = np.array(list(points)) + 0.8 * i  # side by side, so that both are seen
+        places = np.array(list(points)) + 0.8 * i  # shifted, so that intervals don't overlap
         colour = _COLOURS.get(deriver, "grey")
         axes.errorbar(places, share, error, color=colour, marker="o", capsize=3, label=deriver)
     axes.set(xlabel="updates", ylabel="solved, held-out mazes", ylim=(0, 1))
@@ -71,19 +71,19 @@ def held_out(folder: Path, axes: Any) -> None:
 
 
 def speed(folder: Path, axes: Any) -> None:
-    """Draw where the seconds of an update went, in turns and at once."""
+    """Draw the parts of the time of an update, synchronous and asynchronous."""
     places = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
     compared = [found[-1]["runs"] for place in places if (found := rows(place, "compared"))]
     runs = [
-        ("in turns" if name.startswith("sync") else "at once", one)
+        ("synchronous" if name.startswith("sync") else "asynchronous", one)
         for found in compared
         for name, one in found.items()
     ]
     labels = [f"{when},\n{_workers(one['processes'])}" for when, one in runs]
     below = np.zeros(len(runs))
     parts = {
-        "waiting_share": ("waits for sessions", "#c9ced6"),
-        "sync_share": ("sends weights", "#8a94a6"),
+        "waiting_share": ("waiting for sessions", "#c9ced6"),
+        "sync_share": ("sending weights", "#8a94a6"),
         "fwd_bwd_share": ("forward and backward", "#1f6fb4"),
     }
     whole = np.array([one["seconds_per_update"] for _, one in runs])
@@ -108,12 +108,12 @@ def _workers(processes: int) -> str:
 
 
 def _smooth(values: Any, width: int = 5) -> list[float]:
-    """Return the mean of each value and those up to ``width - 1`` before it."""
+    """Return the mean of each value and the ``width - 1`` values before it."""
     return [float(np.mean(values[max(0, i - width + 1) : i + 1])) for i in range(len(values))]
 
 
 def staleness(folder: Path, axes: Any) -> None:
-    """Draw the share of samples by how many versions they were behind."""
+    """Draw the share of samples by their staleness in versions."""
     by_deriver: dict[str, Counter[int]] = defaultdict(Counter)
     for row in rows(folder, "run"):
         if ":" in row["run"]:

@@ -1,9 +1,10 @@
-"""Fine-tune SmolLM2 on games of a noisy walker until it solves some held-out mazes, not most.
+"""Fine-tune SmolLM2 on games of a noisy walker until it solves some of the held-out mazes.
 
     CUDA_VISIBLE_DEVICES=0 python examples/gpu/prepare.py --model MODEL --sft SFT --out RESULTS
 
-The games are collected and exported by trajgym. A vLLM server (see run_all.sh) plays held-out mazes
-after every few steps, with the weights of that moment sent to it; in range, the model is saved.
+The games are collected and exported with trajgym. At intervals, the current weights are sent to a
+vLLM server (see run_all.sh) and evaluated on held-out mazes; training stops at a success of
+--enough, and the model is saved.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from lab import LoggedTransfer, Results, evaluate, transfer_for
 from maze import SPEC, tasks, walker
 
 from trajgym.adapters.trl import sft_dataset
-from trajgym.rollout import ScriptedPolicy, TemplateRenderer, collect
+from trajgym.rollout import ScriptedPolicy, collect
+from trajgym.rollout.rendering import TemplateRenderer
 from trajgym.trajectory import Run
 
 _IGNORED = -100
 
 
 def conversations(folder: Path, games: int, noise: float) -> list[Any]:
-    """Let the walker play, and return its conversations as our export gives them."""
+    """Run the walker, and return the conversations that trajgym exports."""
     policy = ScriptedPolicy(walker(noise), name="walker")
     asyncio.run(collect(SPEC, tasks(games, seed=50), policy, folder, concurrency=32))
     with Run(folder) as run:
@@ -37,14 +39,14 @@ def conversations(folder: Path, games: int, noise: float) -> list[Any]:
 
 
 def tokens(renderer: TemplateRenderer, messages: list[Any]) -> tuple[list[int], list[int]]:
-    """Return ids and labels of a conversation, the assistant's words alone labelled."""
+    """Return ids and labels of a conversation; only the assistant's tokens have labels."""
     ids: list[int] = []
     labels: list[int] = []
     for i, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
         prompt = renderer.render(messages[:i])
-        assert prompt[: len(ids)] == ids, "the chat template does not only append"
+        assert prompt[: len(ids)] == ids, "the chat template changes earlier messages"
         said = renderer.encode_response(message["content"])
         labels += [_IGNORED] * (len(prompt) - len(ids)) + said
         ids = prompt + said
@@ -76,7 +78,7 @@ def push(transfer: LoggedTransfer, model: Any) -> None:
 
 
 def prepare(given: argparse.Namespace, transfer: Any = None) -> LoggedTransfer:
-    """Fine-tune and save; return the connection to the server."""
+    """Fine-tune the model and save it; return the connection to the server."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -120,8 +122,8 @@ def prepare(given: argparse.Namespace, transfer: Any = None) -> LoggedTransfer:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    made.add_argument("--model", required=True, help="folder of a chat model")
-    made.add_argument("--sft", type=Path, default=Path("sft"), help="where the model goes")
+    made.add_argument("--model", required=True, help="directory of a chat model")
+    made.add_argument("--sft", type=Path, default=Path("sft"), help="directory of the new model")
     made.add_argument("--out", type=Path, default=Path("results"))
     made.add_argument("--server", default="http://127.0.0.1:8000")
     made.add_argument("--served", default="policy", help="the model's name on the server")
@@ -129,7 +131,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--games", type=int, default=1000)
     made.add_argument("--noise", type=float, default=0.6)
     made.add_argument("--steps", type=int, default=300)
-    made.add_argument("--every", type=int, default=25, help="steps between two looks")
+    made.add_argument("--every", type=int, default=25, help="steps between two evaluations")
     made.add_argument("--enough", type=float, default=0.25, help="success at which to stop")
     made.add_argument("--batch", type=int, default=32)
     made.add_argument("--learning-rate", type=float, default=1e-4)

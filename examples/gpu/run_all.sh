@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# The whole experiment on a machine with two GPUs: vLLM on GPU 1, the trainer on GPU 0.
+# Run the whole experiment on a machine with two GPUs: vLLM on GPU 1, the trainer on GPU 0.
 #
 #   examples/gpu/run_all.sh MODEL OUT SECONDS [arguments of train_async.py]
 #
-# MODEL is a folder of SmolLM2-135M-Instruct, OUT gets results.jsonl and the ends of the logs,
-# whatever happens. Scratch goes to WORK; with the same WORK another call goes on where this one
-# ended. Environment:
-#   WORK          scratch folder (stores, weights, logs), default OUT-work
+# MODEL is the directory of SmolLM2-135M-Instruct. Results and the ends of the logs are written to
+# OUT, even if the run fails. Another call with the same WORK resumes where this one ended.
+# Environment variables:
+#   WORK          scratch directory (stores, weights, logs), default OUT-work
 #   PHASES        see driver.py
 #   PREPARE       arguments of prepare.py
-#   PORT          of the server, default 8000
-#   SERVE         more arguments of vllm serve (--enforce-eager starts faster and samples slower)
+#   PORT          port of the server, default 8000
+#   SERVE         further arguments of vllm serve (--enforce-eager starts faster, samples slower)
 #   KEEP_SERVER=1 leave the server running for the next call
 set -uo pipefail
 model=${1:?usage: run_all.sh MODEL OUT SECONDS [ARGUMENT ...]} out=${2:?} seconds=${3:?}
@@ -23,20 +23,16 @@ model=$(cd "$model" && pwd) out=$(cd "$out" && pwd) work=$(cd "$work" && pwd)
 end=$((SECONDS + seconds))
 server= driver= watcher=
 
-# Without an installed copy, show Python the folders under their import names.
+# If trajgym is not installed, import it from the checkout.
 if ! python3 -c 'import trajgym.adapters' 2>/dev/null; then
-    mkdir -p "$work/view/trajgym"
-    for folder in trajectory rewards envs rollout adapters; do
-        ln -sfn "$root/$folder" "$work/view/trajgym/$folder"
-    done
-    export PYTHONPATH=$work/view${PYTHONPATH:+:$PYTHONPATH}
+    export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH}
 fi
 export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TRL_EXPERIMENTAL_SILENCE=1 VLLM_NO_USAGE_STATS=1
 export TOKENIZERS_PARALLELISM=false PYTHONUNBUFFERED=1 HF_HUB_DISABLE_TELEMETRY=1
 
 say() { echo "[$SECONDS s] $*" | tee -a "$out/run_all.log"; }
 
-# Each job has a process group of its own, so that its children end with it.
+# Each job has its own process group, so that its children are ended with it.
 end_job() {
     local pid=$1
     [[ -n $pid ]] && kill -TERM -- "-$pid" 2>/dev/null || return 0
@@ -98,7 +94,7 @@ watcher=$!
 server=$(cat "$work/server.pid" 2>/dev/null)
 if [[ -n $server ]] && kill -0 "$server" 2>/dev/null &&
     curl -fsS -m 5 "http://127.0.0.1:$port/health" >/dev/null 2>&1; then
-    say "server of an earlier call is used, pid $server"
+    say "using the server of an earlier call, pid $server"
 else
     end_job "$server"
     start_server
@@ -111,21 +107,22 @@ while ((SECONDS < end)); do
     if ! kill -0 "$driver" 2>/dev/null; then
         wait "$driver"
         code=$?
-        say "driver ended with $code"
+        say "driver exited with $code"
         ((code == 0)) && exit 0
         again=1
     elif ! kill -0 "$server" 2>/dev/null; then
-        say "server ended; see vllm.log"
+        say "server exited; see vllm.log"
         again=1
     fi
     [[ -n $again ]] || continue
     if ((tries >= 3 || end - SECONDS < 150)); then exit 1; fi
-    # A broken transfer leaves the server paused: both begin anew, finished phases stay.
+    # A failed weight transfer leaves the server paused, so both are restarted; completed phases
+    # are not repeated.
     tries=$((tries + 1))
     end_job "$driver"
     end_job "$server"
     start_server
     start_driver "$@"
 done
-say "time is over"
+say "time limit reached"
 exit 0

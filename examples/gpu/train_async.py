@@ -1,9 +1,10 @@
-"""Train the fine-tuned model with TRL's asynchronous GRPO trainer; measure everything on the way.
+"""Train the fine-tuned model with TRL's asynchronous GRPO trainer, and record measurements.
 
     CUDA_VISIBLE_DEVICES=0 python examples/gpu/train_async.py --model SFT --out RESULTS \
         --work SCRATCH --runs outcome:0,gigpo:0
 
-A run is DERIVER:SEED. Each writes a store, the engine's own record, and results as JSON lines.
+A run is DERIVER:SEED. Each writes a store, a record of the engine's answers, and results as JSON
+lines.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from trajgym.adapters.trl import RolloutProcesses, RolloutWorker
 
 _TURNS = 6
-"""Turns of a session, about: a dense deriver gives a sample for each."""
+"""Approximate number of turns of a session; a dense deriver gives a sample for each."""
 
 
 def settings(given: argparse.Namespace, folder: Path, **options: Any) -> Any:
@@ -75,20 +76,20 @@ def settings(given: argparse.Namespace, folder: Path, **options: Any) -> Any:
 
 
 class Watch:
-    """A trainer's callback: logs steps, evaluates, keeps weights, stops at the deadline."""
+    """A trainer's callback: logs steps, evaluates, saves weights, stops at the deadline."""
 
     def __init__(self, given: argparse.Namespace, name: str, results: Results, folder: Path):
         self.given, self.name, self.results, self.folder = given, name, results, folder
         self.trainer: Any = None
         self.looks: list[tuple[float, float]] = []
-        """When evaluations began and ended."""
+        """Start and end times of evaluations."""
         self.begun = self.ended = 0.0
-        """From the end of the first update to that of the last."""
+        """End times of the first and of the last update."""
         self.steps = 0
         self.cut = False
 
     def callback(self) -> Any:
-        """Return the callback; add it after the trainer's own, so that weights are in place."""
+        """Return the callback; add it after the trainer's own, which sends the weights."""
         from transformers import TrainerCallback
 
         watch = self
@@ -111,7 +112,7 @@ class Watch:
         return Callback()
 
     def step(self, number: int) -> None:
-        """Note the end of an update."""
+        """Record the end of an update."""
         self.steps, self.ended = number, time.time()
         self.begun = self.begun or self.ended
         if number in self.given.keep:
@@ -120,7 +121,7 @@ class Watch:
             self.look(number)
 
     def look(self, number: int) -> None:
-        """Evaluate the weights of this moment."""
+        """Evaluate the current weights."""
         begun = time.time()
         found = evaluate(self.given, self.trainer.processing_class, self.given.eval_games)
         self.looks.append((begun, time.time()))
@@ -128,11 +129,11 @@ class Watch:
 
     @property
     def eval_seconds(self) -> float:
-        """Seconds of evaluations between the first update and the last."""
+        """Seconds of evaluations before the end of the last update."""
         return sum(end - begin for begin, end in self.looks if end <= self.ended)
 
     def keep(self, version: int) -> None:
-        """Keep the weights of a version, as the engine has them."""
+        """Save the weights of a version in bfloat16, as the engine uses them."""
         import torch
 
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
@@ -141,7 +142,7 @@ class Watch:
 
 
 class Staleness:
-    """Counts how old samples are when the trainer takes them."""
+    """Counts samples by their staleness when the trainer takes them."""
 
     def __init__(self, worker: RolloutWorker | RolloutProcesses) -> None:
         self.samples: Counter[int] = Counter()
@@ -155,7 +156,7 @@ class Staleness:
 
 
 class Lab:
-    """Runs one training after another over one connection to the server."""
+    """Does several training runs over one connection to the server."""
 
     def __init__(self, given: argparse.Namespace, transfer: Any = None) -> None:
         from transformers import AutoTokenizer
@@ -171,20 +172,20 @@ class Lab:
     def run(
         self, name: str, deriver: str, seed: int, *, groups: int = 0, **options: Any
     ) -> dict[str, Any]:
-        """Train once; return and write what was measured.
+        """Train once; write the measurements, and return them.
 
         Args:
-            name: of the run.
+            name: name of the run.
             deriver: a name of ``DERIVERS``.
-            seed: of everything random.
-            groups: groups that begin with each version; 0 lets sessions run all the time.
-            options: of the trainer, other than usual.
+            seed: seed of the trainer, tasks and sessions.
+            groups: groups that begin with each version; with 0, sessions run continuously.
+            options: settings of the trainer that override those of :func:`settings`.
         """
         given, begun = self.given, time.time()
         folder = given.work / name.replace(":", "-")
         folder.mkdir(parents=True)
         args = settings(given, folder / "trainer", seed=seed, **options)
-        # The trainer's loader reads one small batch ahead.
+        # The trainer's data loader reads one micro-batch ahead.
         ahead = -(-args.per_device_train_batch_size // SAMPLES)
         play = Play(
             server=given.server,
@@ -250,7 +251,7 @@ class Lab:
         trainer = AsyncGRPOTrainer(
             model=str(self.given.model),
             args=args,
-            # The tasks are the worker's; TRL wants a data set all the same.
+            # The worker has the tasks, but TRL requires a data set.
             train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": "-"}]}]),
             processing_class=self.tokenizer,
             rollout_worker=worker,
@@ -264,7 +265,7 @@ class Lab:
 
 
 def shares(watch: Watch, logs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return where the trainer's time went, from the end of the first update to the last's."""
+    """Return the parts of the trainer's time between the ends of the first and last updates."""
     wall = watch.ended - watch.begun
     later = logs[1:]
 
@@ -292,7 +293,7 @@ def shares(watch: Watch, logs: list[dict[str, Any]]) -> dict[str, Any]:
 def account(
     store: Path, calls: Sequence[Call], worker: RolloutWorker | RolloutProcesses, watch: Watch
 ) -> dict[str, Any]:
-    """Return what became of the sessions, and what the SDK's own part of their time was."""
+    """Return counts of the sessions by result, and the SDK's overhead per turn."""
     tally, buffer = worker.tally, worker.rollout_buffer
     statuses: Counter[str] = Counter()
     overheads, turns, ended = [], 0, 0
@@ -336,7 +337,7 @@ def account(
             "cut": buffer.cut,
             "waiting": len(buffer.queue),
             "in_open_groups": sum(len(g.members) for g in groups if not g.sealed),
-            # Groups sealed while the worker stopped are in the store, and nowhere else.
+            # Groups that were sealed while the worker stopped are only in the store.
             "sealed_not_harvested": members - tally.sessions - left,
             "trained": tally.trained,
             "closes": tally.sessions == tally.trained + dropped,
@@ -350,7 +351,7 @@ def _mean(rows: Iterable[dict[str, Any]]) -> float | None:
 
 
 def train(given: argparse.Namespace, transfer: Any = None) -> None:
-    """Do one run after another."""
+    """Do the requested runs one after another."""
     lab = Lab(given, transfer)
     for wanted in given.runs.split(","):
         deriver, _, seed = wanted.partition(":")
@@ -359,7 +360,7 @@ def train(given: argparse.Namespace, transfer: Any = None) -> None:
 
 
 def release() -> None:
-    """Free what a run held on the GPU."""
+    """Free the GPU memory of a run."""
     import torch
 
     gc.collect()
@@ -369,26 +370,26 @@ def release() -> None:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    made.add_argument("--model", required=True, help="folder that prepare.py wrote")
+    made.add_argument("--model", required=True, help="directory written by prepare.py")
     made.add_argument("--out", type=Path, default=Path("results"))
     made.add_argument("--work", type=Path, default=Path("work"), help="stores and weights")
-    made.add_argument("--runs", default="outcome:0,gigpo:0", help="DERIVER:SEED, with commas")
+    made.add_argument("--runs", default="outcome:0,gigpo:0", help="DERIVER:SEED, by commas")
     made.add_argument("--server", default="http://127.0.0.1:8000")
     made.add_argument("--served", default="policy", help="the model's name on the server")
     made.add_argument("--steps", type=int, default=100)
     made.add_argument("--batch", type=int, default=16)
     made.add_argument("--accumulate", type=int, default=4)
-    made.add_argument("--token-budget", type=int, default=5120, help="unique tokens of a batch")
+    made.add_argument("--token-budget", type=int, default=5120, help="unique tokens per batch")
     made.add_argument("--learning-rate", type=float, default=1e-5)
     made.add_argument("--max-staleness", type=int, default=4)
     made.add_argument("--concurrency", type=int, default=64)
-    made.add_argument("--waiting", type=int, default=128, help="sessions that wait to be trained")
-    made.add_argument("--processes", type=int, default=4, help="of workers; 0: a thread here")
+    made.add_argument("--waiting", type=int, default=128, help="sessions waiting to be trained")
+    made.add_argument("--processes", type=int, default=4, help="worker processes; 0: a thread")
     made.add_argument("--eval-at", type=_numbers, default=(20, 50, 100), help="updates")
     made.add_argument("--eval-games", type=int, default=256)
-    made.add_argument("--stream", action="store_true", help="see weight updates in responses")
+    made.add_argument("--stream", action="store_true", help="stream, to see updates in responses")
     made.add_argument("--attention", choices=["auto", "flash", "mask"], default="auto")
-    made.add_argument("--keep", type=_numbers, default=(5, 50, 99), help="updates to keep")
+    made.add_argument("--keep", type=_numbers, default=(5, 50, 99), help="updates to save")
     made.add_argument("--deadline", type=float, default=float("inf"), help="Unix time (s)")
     return made
 

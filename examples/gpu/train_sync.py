@@ -1,11 +1,12 @@
-"""The same updates, in turns and at once: generate, then train, then send weights; or side by side.
+"""Compare the time of the same updates in synchronous and asynchronous training.
 
     CUDA_VISIBLE_DEVICES=0 python examples/gpu/train_sync.py --model SFT --out RESULTS \
         --work SCRATCH --steps 30
 
-All runs have batches of as many sessions, and no evaluation on the way. In the synchronous one, a
-version's sessions begin when its weights are in place, and nothing else does. The asynchronous one
-is done three times: with several processes of workers, one, and a thread of the trainer's.
+All runs have batches of the same number of sessions, and no evaluation between updates. In the
+synchronous run, generation, training and the transfer of weights alternate: the sessions of a
+version begin when the server has its weights. There are three asynchronous runs: with several
+worker processes, with one, and with a thread of the trainer's process.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _TOLD += ("fwd_bwd_share", "trainer_idle_share", "sessions_per_s", "engine", "st
 
 
 def compare(given: argparse.Namespace, transfer: Any = None) -> bool:
-    """Do all runs and write how they compare; return whether there was time for them."""
+    """Do all runs, write the comparison, and return whether all of them completed."""
     given.eval_at, given.keep = (), ()
     lab = Lab(given, transfer)
     groups = given.batch * given.accumulate // SAMPLES
@@ -40,7 +41,7 @@ def compare(given: argparse.Namespace, transfer: Any = None) -> bool:
         if time.time() > given.deadline:
             break
         given.processes = processes
-        given.steps = steps if processes > 1 else -(-steps // 2)  # slower, and as clear
+        given.steps = steps if processes > 1 else -(-steps // 2)  # slower, so fewer suffice
         found[name] = lab.run(name, "outcome", _SEED, token_budget=-1, **options)
         release()
     lab.results.write(

@@ -1,4 +1,4 @@
-"""Write the guessing game as data for verl.
+"""Write tasks of the guessing game as data for verl.
 
     PYTHONPATH=examples python examples/verl/prepare.py --out data
 

@@ -15,6 +15,7 @@ from trajgym.trajectory import (
     Group,
     Member,
     Outcome,
+    Sampling,
     Segment,
     SessionRecord,
     SessionTree,
@@ -72,6 +73,7 @@ def exact_session(
                 observation=[{"role": "tool", "tool_call_id": f"{name}-{i}", "content": f"ok {i}"}],
                 calls=[CallResult(call_id=f"{name}-{i}", name=call["name"], status="ok")],
                 policy="engine:m",
+                sampling=Sampling(temperature=1.0, logprob_mode="processed"),
                 tokens=TurnTokens(
                     prompt_kept=kept,
                     prompt_ids=rng.integers(0, 99, 3, dtype=np.int32),

@@ -1,4 +1,4 @@
-"""`trajgym lint areal`: every trap has a name, and a sound configuration has none."""
+"""`trajgym lint areal`: every trap has a code, and a sound configuration has no findings."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ TRAPS = [
     ("actor.reward_bias", -0.5, "bent-reward"),
     ("actor.mask_no_eos_with_zero", True, "bent-reward"),
     ("actor.overlong_reward_penalty", True, "bent-reward"),
+    ("actor.reward_scaling", 10.0, "reward-reshaped"),
+    ("actor.reward_clip", 0.2, "reward-reshaped"),
+    ("actor.reward_norm", {"mean_level": "batch"}, "reward-reshaped"),
+    ("actor.importance_sampling_level", "sequence", "ratio-of-rows"),
     ("actor.gae_lambda", 0.95, "values-need-one"),
     ("actor.discount", 0.99, "values-need-one"),
     ("critic", {"path": "x"}, "values-overwritten"),
@@ -40,6 +44,7 @@ TRAPS = [
     ("actor.attn_impl", "sdpa", "packed-attention"),
     ("gconfig.n_samples", 8, "grouped-groups"),
     ("actor.temperature", 0.7, "temperatures-differ"),
+    ("trajgym.gconfig.temperature", 0.7, "temperatures-differ"),
     ("gconfig.top_p", 0.95, "bent-distribution"),
     ("gconfig.top_k", 50, "bent-distribution"),
     ("gconfig.stop", ["</answer>"], "bent-distribution"),
@@ -57,14 +62,14 @@ def written(folder: Path, config: dict[str, Any]) -> Path:
 
 
 def test_a_sound_configuration_has_no_findings(tmp_path: Path) -> None:
-    """Nothing is said of settings that train on what was derived."""
+    """Settings that train on the derived values have no findings."""
     assert "areal" in list_linters()
     assert list(lint("areal", written(tmp_path, SOUND))) == []
 
 
 @pytest.mark.parametrize(("key", "value", "code"), TRAPS, ids=[key for key, _, _ in TRAPS])
 def test_each_trap_has_a_name(key: str, value: Any, code: str, tmp_path: Path) -> None:
-    """One wrong setting gives its finding and no other, and says where and what to write."""
+    """One wrong setting gives only its finding, with the key and the fix."""
     overrides = {key: value}
     config = copy.deepcopy(SOUND)
     if value is None:
@@ -73,9 +78,20 @@ def test_each_trap_has_a_name(key: str, value: Any, code: str, tmp_path: Path) -
         overrides = {}
     (found,) = lint("areal", written(tmp_path, config), overrides=overrides)
     assert found.code == code
-    assert found.where.split(".")[0] == key.split(".")[0].replace("trajgym", "rollout")
+    assert found.where in {key, "rollout.max_head_offpolicyness", "rollout.agent.export_style"}
     assert found.problem
     assert found.fix
+
+
+def test_recomputed_log_probs_are_named(tmp_path: Path) -> None:
+    """Without the decoupled loss, recomputed log-probs replace the recorded ones."""
+    overrides = {
+        "actor.use_decoupled_loss": False,
+        "actor.rejection_sampling": None,
+        "actor.recompute_logprob": True,
+    }
+    (found,) = lint("areal", written(tmp_path, SOUND), overrides=overrides)
+    assert found.code == "behaviour-replaced"
 
 
 def test_deadlines_make_sync_training_sound(tmp_path: Path) -> None:
@@ -84,8 +100,23 @@ def test_deadlines_make_sync_training_sound(tmp_path: Path) -> None:
     assert list(lint("areal", written(tmp_path, SOUND), overrides=overrides)) == []
 
 
+def test_values_that_are_filled_in_later_are_left_alone(tmp_path: Path) -> None:
+    """Interpolations are no values yet, and no reason to fail or to blame."""
+    later = dict.fromkeys(
+        ("actor.temperature", "gconfig.top_k", "rollout.consumer_batch_size"), "${somewhere.else}"
+    )
+    later |= {"actor.reward_clip": "${x}", "trajgym.expected_hung": 0}
+    assert list(lint("areal", written(tmp_path, SOUND), overrides=later)) == []
+
+
+def test_the_example_is_sound() -> None:
+    """The configuration in examples/areal has no findings."""
+    path = Path(__file__).parent.parent.parent / "examples" / "areal" / "guess.yaml"
+    assert list(lint("areal", path, overrides={"trajgym.expected_hung": 0})) == []
+
+
 def test_the_command_exits_with_what_it_found(tmp_path: Path) -> None:
-    """The command line says what is wrong and fails; a sound file passes."""
+    """The command prints the findings and fails; a sound file passes."""
     path = str(written(tmp_path, SOUND))
     assert CliRunner().invoke(app, ["lint", "areal", path]).exit_code == 0
     bad = CliRunner().invoke(app, ["lint", "areal", path, "--set", "actor.gae_lambda=0.9"])

@@ -29,7 +29,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def test_sft_has_passed_attempts_only(tmp_path: Path) -> None:
-    """Failed and unsolved attempts are named, not taught."""
+    """Failed and unsolved attempts are reported, not exported."""
     trees, groups = golden_run()
     report = export("sft", trees, groups, tmp_path)
     lines = read(tmp_path / "sft.jsonl")
@@ -81,7 +81,7 @@ def test_sft_rewritten_contexts_and_sub_agents_have_their_own_lines(tmp_path: Pa
 
 
 def test_sft_marks_synthetic_sessions(tmp_path: Path) -> None:
-    """Sessions of a fake engine export, and say so."""
+    """Sessions of a fake engine are exported with a mark."""
     tree = exact_session("a", 1.0)
     tree.turns[0].synthetic = True
     report = export("sft", [tree], groups_of(tree), tmp_path)
@@ -120,13 +120,38 @@ def test_arguments_that_are_no_object_are_named(tmp_path: Path) -> None:
     assert "'run' has arguments that are not a JSON object: '{broken'" in dropped.reason
 
 
-def test_invalid_unicode_is_refused(tmp_path: Path) -> None:
-    """A lone surrogate stops the export with the session's name instead of a broken file."""
-    tree = exact_session("a", 1.0)
-    tree.turns[0].message["content"] = "\ud800"
-    with pytest.raises(InvalidInput, match="session a: not JSON"):
-        export("sft", [tree], groups_of(tree), tmp_path)
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("name", ["sft", "preference"])
+def test_invalid_unicode_stops_no_export(name: str, tmp_path: Path) -> None:
+    """Half a surrogate pair in one attempt's arguments or text is written as U+FFFD."""
+    trees = [exact_session("a", 1.0), exact_session("b", 0.0), exact_session("c", 1.0)]
+    for tree in trees[:2]:
+        tree.turns[0].message["tool_calls"][0]["function"]["arguments"] = (
+            '{"command": "\\ud800 ' + tree.record.id + '"}'
+        )
+    trees[0].turns[0].message["content"] = "\udfff"
+    report = export(name, trees, groups_of(*trees), tmp_path)
+    assert report.dropped == [] or name == "sft"
+    lines = read_lines(tmp_path / f"{name}.jsonl")
+    assert report.written == len(lines) == (2 if name == "sft" else 1)
+    messages = lines[0]["messages" if name == "sft" else "chosen"]
+    message = next(m for m in messages if m["role"] == "assistant")
+    assert message["content"] == "\ufffd"
+    assert message["tool_calls"][0]["function"]["arguments"] == {"command": "\ufffd a"}
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+@pytest.mark.parametrize("name", ["sft", "preference"])
+def test_numbers_that_json_has_not_leave_one_attempt_out(
+    name: str, number: str, tmp_path: Path
+) -> None:
+    """Arguments with NaN or infinity can't be written: their attempt is named, others are there."""
+    bad, good = exact_session("a", 1.0), exact_session("b", 1.0)
+    bad.turns[0].message["tool_calls"][0]["function"]["arguments"] = f'{{"n": {number}}}'
+    trees = [bad, good] if name == "sft" else [bad, exact_session("c", 0.0)]
+    report = export(name, trees, groups_of(*trees), tmp_path)
+    (dropped,) = report.dropped
+    assert (dropped.session, number in dropped.reason) == ("a", True)
+    assert report.written == len(trees) - (1 if name == "sft" else 2)
 
 
 def test_preference_pairs_the_first_different_answer(tmp_path: Path) -> None:
@@ -173,7 +198,7 @@ def test_groups_without_a_pair_are_named(tmp_path: Path) -> None:
     assert "same answers" in reason
     b.turns[0].context[0]["content"] = "do something else"
     (reason,) = preference_reasons(tmp_path, a, b)
-    assert "prompts differ at turns 0 and 0" in reason
+    assert "prompts of turns 0 and 0 differ" in reason
 
 
 def test_failed_member_is_nobodys_rejected_answer(tmp_path: Path) -> None:

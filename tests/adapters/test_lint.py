@@ -65,6 +65,28 @@ def test_a_sound_configuration_is_not_blamed(tmp_path: Path) -> None:
         ("raw-logprobs", {f"{ROLLOUT}.logprobs_mode": "raw_logprobs"}),
         ("cut-distribution", {f"{ROLLOUT}.top_p": 0.9}),
         ("cut-distribution", {f"{ROLLOUT}.top_k": 50}),
+        ("cut-distribution", {f"{ROLLOUT}.repetition_penalty": 1.1}),
+        ("no-temperature", {f"{ROLLOUT}.temperature": 0}),
+        ("singleton-groups", {f"{ROLLOUT}.n": 1}),
+        (
+            "rows-averaged",
+            {**STOCK, "actor_rollout_ref.actor.loss_agg_mode": "seq-mean-token-mean"},
+        ),
+        (
+            "rows-averaged",
+            {**STOCK, "actor_rollout_ref.actor.policy_loss.loss_mode": "sapo"},
+        ),
+        (
+            "rows-averaged",
+            {
+                "actor_rollout_ref.actor.loss_agg_mode": "seq-mean-token-sum",
+                "actor_rollout_ref.actor.policy_loss.loss_mode": "kl_cov",
+            },
+        ),
+        ("ratio-of-rows", {"actor_rollout_ref.actor.policy_loss.loss_mode": "gspo"}),
+        ("stale-uncorrected", {"trainer.v1.trainer_mode": "trajgym_separate_async"}),
+        ("section", {"trajgym.deriver.name": "outcome"}),
+        ("section", {"trajgym.rewards": [{"name": "grpo"}]}),
         ("singleton-groups", {**STOCK, "algorithm.adv_estimator": "grpo", f"{ROLLOUT}.n": 1}),
         ("groups-shrink", {**STOCK, "algorithm.adv_estimator": "grpo"}),
         ("deriver-unused", {"trainer.v1.trainer_mode": "sync"}),
@@ -93,9 +115,40 @@ def test_a_sound_configuration_is_not_blamed(tmp_path: Path) -> None:
 def test_each_setting_that_misleads_is_named(
     tmp_path: Path, code: str, changes: dict[str, Any]
 ) -> None:
-    """The finding of a setting has a stable code, and goes away with the setting."""
+    """The finding of a setting has a stable code, and disappears with the setting."""
     assert code in codes(tmp_path, changes)
     assert code not in codes(tmp_path, {})
+
+
+def test_our_trainers_weigh_the_rows_of_sequence_means(tmp_path: Path) -> None:
+    """Sequence means are sound where the advantages are scaled for them; so are trees of one."""
+    mode = {"actor_rollout_ref.actor.loss_agg_mode": "seq-mean-token-mean"}
+    assert codes(tmp_path, mode) == []
+    tree = {f"{ROLLOUT}.n": 1, "trajgym.expansion": {"name": "tree"}}
+    assert "singleton-groups" not in codes(tmp_path, tree)
+
+
+TRL = [
+    ("cut-distribution", {"top_p": 0.9}),
+    ("cut-distribution", {"top_k": 50}),
+    ("cut-distribution", {"min_p": 0.05}),
+    ("cut-distribution", {"repetition_penalty": 1.2}),
+    ("no-temperature", {"temperature": 0.0}),
+    ("singleton-groups", {"num_generations": 1}),
+    ("endings-masked", {"mask_truncated_completions": True}),
+    ("tokens-masked", {"top_entropy_quantile": 0.2}),
+    ("micro-batches-averaged", {"token_budget": 0, "gradient_accumulation_steps": 4}),
+]
+
+
+@pytest.mark.parametrize(("code", "changes"), TRL, ids=[next(iter(c)) for _, c in TRL])
+def test_each_setting_of_trl_is_named(tmp_path: Path, code: str, changes: dict[str, Any]) -> None:
+    """Arguments of TRL's trainers under which rows mean something else have a finding each."""
+    file = tmp_path / "trl.json"
+    file.write_text(json.dumps({"num_generations": 8, "temperature": 1.0}))
+    assert lint("trl", file) == []
+    (found,) = lint("trl", file, overrides=changes)
+    assert (found.code, found.where) == (code, next(iter(changes)))
 
 
 def test_values_that_hydra_fills_in_are_left_alone(tmp_path: Path) -> None:
@@ -199,7 +252,7 @@ def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     broken.write_text("a: [")
     with pytest.raises(InvalidInput, match="not YAML"):
         lint("verl", broken)
-    with pytest.raises(InvalidInput, match=r"can't be read"):
+    with pytest.raises(InvalidInput, match=r"can't read .*none\.yaml"):
         lint("verl", tmp_path / "none.yaml")
     with pytest.raises(InvalidInput, match="no checks for 'nobody'"):
         lint("nobody", broken)
@@ -222,7 +275,7 @@ def test_the_command_says_what_to_write(tmp_path: Path) -> None:
 
 
 def test_the_pages_commands_run(tmp_path: Path) -> None:
-    """What docs/verl.md says to type before training works as it stands, in the project's root."""
+    """The commands of docs/verl.md before training work unchanged in the project's root."""
     text = (ROOT / "docs" / "verl.md").read_text()
     prepare, check = (
         next(line for line in text.splitlines() if part in line)

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from tests.adapters.build import exact_session
-from trajgym.adapters import _files, export
+from trajgym.adapters import export
+from trajgym.adapters.exports import _files
 from trajgym.rewards import Advantages, OutcomeReturn, OutcomeReward, Rewards, TurnTable
 from trajgym.trajectory import Group, Member, SessionTree
 

@@ -17,11 +17,11 @@ from tests.strategies import exact_trees
 from trajgym.adapters import export, list_exports, read_rows
 from trajgym.envs import EnvSpec
 from trajgym.rewards import GRPO, Advantages, OutcomeReward, Rewards, ToolPO, TurnTable, apply
-from trajgym.rollout import FakeCall, TokenPolicy, call, collect
+from trajgym.rollout import TokenPolicy, call, collect
+from trajgym.rollout.engines import FakeCall
 from trajgym.trajectory import (
     InvalidInput,
     Member,
-    MissingExtra,
     Run,
     SessionTree,
     Stamp,
@@ -30,6 +30,7 @@ from trajgym.trajectory import (
     build_rows,
     validate_row,
 )
+from trajgym.trajectory._internal import MissingExtra
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,6 +45,10 @@ ARRAYS = (
     "reward",
     "advantage",
 )
+
+
+UNRECORDED = ["unknown-logprobs"]
+"""The golden sessions do not say how they were sampled."""
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -155,7 +160,7 @@ def test_members_that_left_and_open_groups_stay_out(tmp_path: Path) -> None:
 
 
 def test_session_without_values_is_named(tmp_path: Path) -> None:
-    """A session that the deriver never saw does not go out with made-up zeros."""
+    """A session that the deriver did not get is not exported with zeros."""
     trees = [exact_session("a", 1.0), exact_session("b", 0.0, sample=1)]
     values = OutcomeReward().derive(TurnTable.build(groups_of(trees[0]), trees[:1]))
     report = export("rows", trees, groups_of(*trees), tmp_path, values=values)
@@ -169,7 +174,11 @@ def test_synthetic_rows_say_so(tmp_path: Path) -> None:
     rewards, advantages = derived(trees)
     for name in ("rows", "trl-grpo", "verl", "areal"):
         value = advantages if name == "trl-grpo" else rewards
-        report = export(name, trees, groups_of(*trees), tmp_path, values=value)
+        refused = export(name, trees, groups_of(*trees), tmp_path, values=value)
+        if name != "rows":
+            assert [one.reason[:9] for one in refused.dropped] == ["synthetic"]
+        allow = ["synthetic"]
+        report = export(name, trees, groups_of(*trees), tmp_path, values=value, allow=allow)
         marks = [row["synthetic"] for row in read(report.files[0])]
         assert marks == [True, False]
         assert report.synthetic == 1
@@ -179,7 +188,7 @@ def test_trl_one_sample_per_row_where_turns_agree(tmp_path: Path) -> None:
     """GRPO gives all turns of an attempt one advantage: each row is one whole sample."""
     trees = [exact_session("a", 1.0), exact_session("b", 0.0, sample=1, turns=2)]
     export("trl-grpo", trees, groups_of(*trees), tmp_path, values=derived(trees)[1])
-    first, second = read(tmp_path / "trl_grpo.parquet")
+    first, second = read(tmp_path / "trl-grpo.parquet")
     row = build_rows(trees[0]).rows[0]
     assert first["input_ids"] == row.input_ids.tolist()
     assert first["completion_mask"] == row.loss_mask.astype(int).tolist()
@@ -194,8 +203,8 @@ def test_trl_one_sample_per_turn_where_they_differ(tmp_path: Path) -> None:
     tree = exact_session("a", 1.0)
     table = TurnTable.build(groups_of(tree), [tree])
     values = Advantages(table, [0.5, -0.25, 1.0], Stamp("made", {}))
-    export("trl-grpo", [tree], groups_of(tree), tmp_path, values=values)
-    samples = read(tmp_path / "trl_grpo.parquet")
+    export("trl-grpo", [tree], groups_of(tree), tmp_path, values=values, allow=UNRECORDED)
+    samples = read(tmp_path / "trl-grpo.parquet")
     row = build_rows(tree).rows[0]
     assert [s["advantage"] for s in samples] == [0.5, -0.25, 1.0]
     assert [s["turns"] for s in samples] == [[0], [1], [2]]
@@ -234,7 +243,7 @@ def test_verl_keeps_attempts_apart_and_scores_the_last_row(tmp_path: Path) -> No
     """Rival attempts are sessions of their own; the row with the last turn is final."""
     fork, sub = load_golden("fork")[0], load_golden("subagent")[0]
     values = OutcomeReward().derive(TurnTable.build(groups_of(fork, sub), [fork, sub]))
-    export("verl", [fork, sub], groups_of(fork, sub), tmp_path, values=values)
+    export("verl", [fork, sub], groups_of(fork, sub), tmp_path, values=values, allow=UNRECORDED)
     records = read(tmp_path / "verl.parquet")
     assert [(r["session_id"], r["index"], r["turns"]) for r in records] == [
         (0, 0, [0, 1]),
@@ -250,7 +259,7 @@ def test_verl_refuses_uids_that_it_would_split(tmp_path: Path) -> None:
     tree = load_golden("two_versions")[0]
     tree.record.group = None
     values = OutcomeReward().derive(TurnTable.build([], [tree]))
-    report = export("verl", [tree], [], tmp_path, values=values)
+    report = export("verl", [tree], [], tmp_path, values=values, allow=UNRECORDED)
     assert report.written == 0
     assert "underscore" in report.dropped[0].reason
 
@@ -259,7 +268,7 @@ def test_areal_scalar_form(tmp_path: Path) -> None:
     """Unshifted arrays, versions at the low end, the sum of rewards, turns numbered in the row."""
     tree = load_golden("subagent")[0]
     values = OutcomeReward().derive(TurnTable.build(groups_of(tree), [tree]))
-    export("areal", [tree], groups_of(tree), tmp_path, values=values)
+    export("areal", [tree], groups_of(tree), tmp_path, values=values, allow=UNRECORDED)
     main, helper = read(tmp_path / "areal.parquet")
     assert main["turn_ids"] == [-1, -1, 0, 0, -1, 1, 1]
     assert main["loss_mask"] == [0, 0, 1, 1, 0, 1, 1]
@@ -289,7 +298,7 @@ def test_areal_dense_rewards_give_rewards_to_go(tmp_path: Path) -> None:
     tree = load_golden("truncated")[0]
     table = TurnTable.build(groups_of(tree), [tree])
     values = Rewards(table, [0.25, -0.5, 1.0], Stamp("made", {}))
-    export("areal", [tree], groups_of(tree), tmp_path, values=values, dense=True)
+    export("areal", [tree], groups_of(tree), tmp_path, values=values, allow=UNRECORDED, dense=True)
     (record,) = read(tmp_path / "areal.parquet")
     assert record["rewards"] == 1.0
     assert gae(record) == [0, 0, 0.75, 0.75, 0, 0.5, 0.5, 0, 1.0, 1.0]
@@ -300,7 +309,7 @@ def test_areal_advantages_are_what_was_derived(tmp_path: Path) -> None:
     tree = load_golden("two_versions")[0]
     table = TurnTable.build(groups_of(tree), [tree])
     values = Advantages(table, [0.5, -2.0], Stamp("made", {}))
-    export("areal", [tree], groups_of(tree), tmp_path, values=values)
+    export("areal", [tree], groups_of(tree), tmp_path, values=values, allow=UNRECORDED)
     (record,) = read(tmp_path / "areal.parquet")
     (row,) = apply(build_rows(tree).rows, values)
     assert row.advantage is not None
@@ -308,7 +317,7 @@ def test_areal_advantages_are_what_was_derived(tmp_path: Path) -> None:
 
 
 def test_missing_or_wrong_values_are_refused(tmp_path: Path) -> None:
-    """Each export says which values it needs, and leaves no file behind."""
+    """Each export names the values that it needs, and leaves no file."""
     trees = [exact_session("a", 1.0)]
     rewards, advantages = derived(trees)
     refused: list[tuple[str, Any, dict[str, Any], str]] = [
@@ -349,7 +358,7 @@ def test_verl_sft_has_the_sampled_ids_of_what_passed(tmp_path: Path) -> None:
 
 
 def test_broken_stream_leaves_the_old_file(tmp_path: Path) -> None:
-    """If reading fails half-way, the file of the last export still stands, whole."""
+    """If reading fails half-way, the file of the last export remains unchanged."""
     export("rows", [exact_session("a", 1.0)], [], tmp_path)
 
     def broken() -> Any:

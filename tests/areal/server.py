@@ -1,4 +1,4 @@
-"""A server on loopback that plays SGLang: real model, real aborts, the truth about each id."""
+"""A server that stands in for SGLang: real model, real aborts, and the version of each id."""
 
 from __future__ import annotations
 

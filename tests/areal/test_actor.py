@@ -26,7 +26,7 @@ def rows(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 @pytest.fixture(scope="module")
 def actor(tiny: Any, rows: list[Any]) -> Iterator[Any]:
     """AReaL's actor with the tiny model's weights, at version 5."""
-    made = make_actor(tiny.path, decoupled=True, tokens=max(map(len, rows)))
+    made = make_actor(tiny.path, decoupled=True, batches=len(rows))
     made.set_version(5)
     yield made
     made.destroy()

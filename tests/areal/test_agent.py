@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
+import signal
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.areal.proxy import proxying
-from tests.areal.test_workflow import WITHIN, some, within
+from tests.areal.test_workflow import WITHIN, loader, raised, some, within
 from trajgym.adapters.areal import EnvAgent, ExternalAgent, task_dataset
 from trajgym.trajectory import InvalidInput, Outcome, Run
 
@@ -86,12 +91,55 @@ def test_areal_sees_one_conversation(proxy: tuple[Any, str], tmp_path: Path) -> 
 def test_a_failed_session_is_rejected_and_not_a_zero(
     proxy: tuple[Any, str], tmp_path: Path
 ) -> None:
-    """An environment that breaks gives no trajectory; the store says what broke."""
+    """An environment that fails gives no trajectory; the store has the cause."""
     agent = EnvAgent("test/areal", tmp_path, max_tokens=8)
     assert rollout(proxy, agent, task_dataset(some(1, **{"break": 0}))) == [None]
     with Run(tmp_path) as run:
         (summary,) = run.summaries()
     assert str(summary.attempts[0].status) == "failed:env"
+
+
+def test_failing_sessions_end_the_training(proxy: tuple[Any, str], tmp_path: Path) -> None:
+    """AReaL would sample for ever; after some failures in a row its executor is stopped."""
+    made, address = proxy
+    agent = EnvAgent("test/areal", tmp_path, max_tokens=8, give_up=4)
+    flow = made._resolve_workflow(agent, None, 1, proxy_addr=address)
+    batch = partial(made.prepare_batch, loader(some(60, **{"break": "all"})), flow, group_size=1)
+    said = within(WITHIN, raised, batch)
+    assert said.startswith(
+        "RuntimeError: Background thread failed: 4 consecutive groups had no row"
+    )
+    assert "failed:env" in said
+    with Run(tmp_path) as run:
+        assert len(list(run.summaries())) < 20
+
+
+def test_failing_sessions_of_another_process_end_the_training(tmp_path: Path) -> None:
+    """In AReaL's pool of processes an agent interrupts the process that started the pool."""
+    interrupted = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: interrupted.set())
+    try:
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            for _ in range(3):
+                assert not interrupted.is_set()
+                assert "failing for a reason" in pool.submit(fail_once, 3).result(WITHIN)
+        assert interrupted.wait(WITHIN)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def fail_once(give_up: int) -> str:
+    """Run an agent that fails, as AReaL's workers do."""
+    agent = ExternalAgent(f"{__name__}:failing", give_up=give_up)
+    try:
+        asyncio.run(agent.run({}))
+    except RuntimeError as error:
+        return str(error)
+    return "nothing was raised"
+
+
+async def failing(data: Any) -> float:
+    raise RuntimeError("failing for a reason")
 
 
 def test_a_callers_agent_is_scored(proxy: tuple[Any, str]) -> None:
@@ -133,7 +181,7 @@ async def test_scores_become_floats(returned: Any, score: Any) -> None:
 
 @pytest.mark.parametrize("returned", [None, float("nan"), "good", {"a": None}])
 async def test_what_is_no_score_is_refused(returned: Any) -> None:
-    """A forgotten return is an error that says so."""
+    """A forgotten return is an error that names it."""
 
     async def agent(data: Any, **_: Any) -> Any:
         return returned
@@ -159,7 +207,7 @@ async def test_an_agent_that_hangs_is_cancelled() -> None:
 
 
 def test_advantages_are_refused(tmp_path: Path) -> None:
-    """AReaL would add advantages up over turns: the agent says so before anything runs."""
+    """AReaL would add up advantages over turns: the agent refuses them before anything runs."""
     with pytest.raises(InvalidInput, match="gives advantages"):
         EnvAgent("test/areal", tmp_path, deriver="grpo")
 

@@ -10,7 +10,8 @@ import pytest
 
 from trajgym.adapters.areal import ArealEngine
 from trajgym.envs import Truncate
-from trajgym.rollout import Generation, PolicyGarbage, PolicyUnavailable
+from trajgym.rollout import PolicyGarbage, PolicyUnavailable
+from trajgym.rollout.engines import Generation
 from trajgym.trajectory import Sampling, Segment
 
 
@@ -82,7 +83,7 @@ async def sampled(engine: Inference, **options: Any) -> Generation:
 
 
 async def test_a_pause_is_not_the_turns_time() -> None:
-    """Ten waits of a whole time-out each, all of them paused: the answer still counts."""
+    """Ten waits of a whole timeout each, all of them paused: the answer still counts."""
     engine = Inference([0], paused=10)
     found = await sampled(engine, timeout=0.02)
     assert list(found.ids) == [10]

@@ -1,4 +1,4 @@
-"""The page about AReaL, and what its module offers."""
+"""The page about AReaL, and the public names of its module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "areal.md"
 def test_the_pages_snippets_name_what_exists() -> None:
     """Every import in the page's snippets works, and every workflow that it names is there."""
     text = PAGE.read_text()
-    snippets = re.findall(r"^```py\n(.*?)^```", text, re.M | re.S)
+    snippets = re.findall(r"^```(?:py|python)\n(.*?)^```", text, re.M | re.S)
     assert snippets
     for snippet in snippets:
         for node in ast.walk(ast.parse(snippet)):

@@ -46,7 +46,7 @@ def test_a_run_is_replayed_token_for_token(
 
 
 async def test_a_run_without_groups_is_refused(tmp_path: Path) -> None:
-    """An empty run says so before any training begins."""
+    """An empty run is an error before any training begins."""
     async with Store(tmp_path):
         pass
     with pytest.raises(InvalidInput, match="nothing to replay"):

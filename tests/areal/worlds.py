@@ -21,7 +21,7 @@ class Moody(Words):
         self.hang = bool(task.data.get("hang"))
         sample = self.labels["session"].rpartition("-")[2]
         self.answer = task.data.get("answer")
-        self.broken = task.data.get("break") == int(sample)
+        self.broken = task.data.get("break") in {int(sample), "all"}
         return await super().reset(task, seed)
 
     async def respond(self, message: Message) -> ToolResult:

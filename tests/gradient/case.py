@@ -65,15 +65,9 @@ def record(folder: Path) -> Case:
 
     from tests.trl.tiny import make, tasks
     from trajgym.envs import EnvSpec
-    from trajgym.rollout import (
-        Generation,
-        LocalEngine,
-        TemplateRenderer,
-        TokenEngine,
-        TokenPolicy,
-        TreeExpansion,
-        collect,
-    )
+    from trajgym.rollout import TokenPolicy, TreeExpansion, collect
+    from trajgym.rollout.engines import Generation, LocalEngine, TokenEngine
+    from trajgym.rollout.rendering import TemplateRenderer
 
     class Updated(TokenEngine):
         """The first two ids of a response are version 3's, the others version 4's."""

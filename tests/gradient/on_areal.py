@@ -17,8 +17,8 @@ def main(folder: Path, out: Path, objective: str) -> None:
 
     case = load(folder)
     # Without flash attention, sequences of one micro-batch would see each other.
-    tokens = 1 << 20 if objective == "packed" else max(map(len, case.rows))
-    actor = make_actor(folder / "model", decoupled=objective == "decoupled", tokens=tokens)
+    batches = 1 if objective == "packed" else len(case.rows)
+    actor = make_actor(folder / "model", decoupled=objective == "decoupled", batches=batches)
     by_group: dict[str, list[Any]] = {}
     for row in case.rows:
         by_group.setdefault(row.group or row.session, []).append(row)
@@ -31,7 +31,7 @@ def main(folder: Path, out: Path, objective: str) -> None:
     actor.destroy()
 
 
-def make_actor(model: Path, *, decoupled: bool, tokens: int, **options: Any) -> Any:
+def make_actor(model: Path, *, decoupled: bool, batches: int, **options: Any) -> Any:
     """Return AReaL's actor for one process on gloo, one optimizer step for each update."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -66,7 +66,7 @@ def make_actor(model: Path, *, decoupled: bool, tokens: int, **options: Any) -> 
         "reward_norm": None,
         "kl_ctl": 0.0,
         "eps_clip": CLIP,
-        "mb_spec": MicroBatchSpec(max_tokens_per_mb=tokens),
+        "mb_spec": MicroBatchSpec(n_mbs=batches, max_tokens_per_mb=1 << 20),
         "gradient_checkpointing": False,
         **options,
     }

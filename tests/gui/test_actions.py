@@ -1,4 +1,4 @@
-"""Actions: four ways to say them, one model, coordinates of the screen."""
+"""Actions: four notations, one model, coordinates of the screen."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from trajgym.envs.gui import (
+from trajgym.envs import EnvSpec, tools_of
+from trajgym.envs.gui import BadAction, BrowserEnv, DesktopEnv
+from trajgym.envs.gui.actions import (
     Action,
-    BadAction,
     Click,
     CursorPosition,
     Drag,
@@ -19,25 +20,31 @@ from trajgym.envs.gui import (
     FocusTab,
     GiveUp,
     GoTo,
+    KeyDown,
     MouseDown,
     MouseUp,
     Move,
     Point,
     PressKeys,
+    ReadClipboard,
     Say,
     Scale,
     Screenshot,
     Scroll,
     SelectOption,
+    SetClipboard,
     Size,
     TypeText,
     Wait,
+    Zoom,
     parse_anthropic,
     parse_browsergym,
     parse_openai,
+    parse_pyautogui,
     parse_ui_tars,
     to_wire,
 )
+from trajgym.trajectory import InvalidInput
 
 SAME = Scale(Size(1280, 720), Size(1280, 720))
 HALF = Scale(Size(640, 360), Size(1280, 720))
@@ -69,7 +76,7 @@ HALF = Scale(Size(640, 360), Size(1280, 720))
     ],
 )
 def test_openai(said: dict[str, Any], meant: Action) -> None:
-    """Every action of OpenAI's computer use means the same here, scaled to the screen."""
+    """Every action of OpenAI's computer use is translated, with points scaled to the screen."""
     assert parse_openai(said, HALF) == [meant]
     assert parse_openai({"type": "computer_call", "action": said}, HALF) == [meant]
     assert parse_openai({"actions": [said, said]}, HALF) == [meant, meant]
@@ -106,10 +113,11 @@ def test_openai(said: dict[str, Any], meant: Action) -> None:
         ({"action": "wait", "duration": 3}, [Wait(3)]),
         ({"action": "screenshot"}, [Screenshot()]),
         ({"action": "cursor_position"}, [CursorPosition()]),
+        ({"action": "zoom", "region": [10, 20, 50, 40]}, [Zoom((20, 40, 100, 80))]),
     ],
 )  # fmt: skip
 def test_anthropic(said: dict[str, Any], meant: list[Action]) -> None:
-    """Both versions of Anthropic's computer tool mean the same here."""
+    """Actions of both versions of Anthropic's computer tool are translated."""
     assert parse_anthropic(said, HALF) == meant
 
 
@@ -134,7 +142,7 @@ def test_anthropic(said: dict[str, Any], meant: list[Action]) -> None:
     ],
 )
 def test_ui_tars(said: str, meant: list[Action]) -> None:
-    """A message of UI-TARS is read behind its thought, whichever way it writes points."""
+    """The action after the thought of a UI-TARS message is read, in every notation of points."""
     assert parse_ui_tars(f"Thought: I'd click(...)\nAction: {said}", HALF) == meant
 
 
@@ -177,6 +185,82 @@ def test_browsergym(said: str, meant: list[Action]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("pyautogui.click(10, 20)", [Click(Point(20, 40))]),
+        ("pyautogui.click(x=10, y=20, clicks=2, interval=0.1, button='right')",
+         [Click(Point(20, 40), "right", 2)]),
+        ("pyautogui.click((10, 20), clicks=4)", [Click(Point(20, 40), count=3),
+                                                Click(Point(20, 40))]),
+        ("pyautogui.doubleClick(1, 1)", [Click(Point(2, 2), count=2)]),
+        ("pyautogui.tripleClick()", [Click(None, count=3)]),
+        ("pyautogui.rightClick(1, 1)", [Click(Point(2, 2), "right")]),
+        ("pyautogui.middleClick(1, 1)", [Click(Point(2, 2), "middle")]),
+        ("pyautogui.moveTo(3, 4, duration=0.5)", [Move(Point(6, 8))]),
+        ("pyautogui.moveTo(None, 4)", [Move(Point(100, 8))]),
+        ("pyautogui.moveRel(-10, 5)", [Move(Point(80, 60))]),
+        ("pyautogui.moveTo(1, 1); pyautogui.dragTo(3, 3, 2, button='left')",
+         [Move(Point(2, 2)), Drag((Point(2, 2), Point(6, 6)))]),
+        ("pyautogui.dragRel(10, 0)", [Drag((Point(100, 50), Point(120, 50)))]),
+        ("pyautogui.mouseDown(1, 1)", [Move(Point(2, 2)), MouseDown()]),
+        ("pyautogui.mouseUp(button='right')", [MouseUp("right")]),
+        ("pyautogui.scroll(-3)", [Scroll(None, 0, 300)]),
+        ("pyautogui.scroll(2, x=1, y=1)", [Scroll(Point(2, 2), 0, -200)]),
+        ("pyautogui.hscroll(2)", [Scroll(None, 200, 0)]),
+        (r"pyautogui.write('it\'s\n', interval=0.05)", [TypeText("it's\n")]),
+        ("pyautogui.typewrite(['a', 'enter'])", [PressKeys(("a",)), PressKeys(("Enter",))]),
+        ("pyautogui.press(['left', 'esc'], presses=2)",
+         [PressKeys(("ArrowLeft",)), PressKeys(("Escape",))] * 2),
+        ("pyautogui.hotkey('ctrl', 'shift', 't')", [PressKeys(("Control", "Shift", "t"))]),
+        ("pyautogui.keyDown('winleft')", [KeyDown("Meta")]),
+        ("time.sleep(1.5)", [Wait(1.5)]),
+        ("pyautogui.screenshot(region=(10, 20, 30, 40))", [Zoom((20, 40, 80, 120))]),
+        ("pyautogui.position()", [CursorPosition()]),
+        ("pyperclip.copy('x')", [SetClipboard("x")]),
+        ("pyperclip.paste()", [ReadClipboard()]),
+        ("WAIT", [Wait(2.0)]),
+        ("```python\nDONE\n```", [Finish()]),
+        ("FAIL", [GiveUp()]),
+        (("I click.\n```python\nimport pyautogui\nimport time, pyperclip\n# the button\n"
+          "pyautogui.click(1, 1)\ntime.sleep(1)\n```"), [Click(Point(2, 2)), Wait(1.0)]),
+    ],
+)  # fmt: skip
+def test_pyautogui(said: str, meant: list[Action]) -> None:
+    """Calls of pyautogui are read as text: what its functions do, from where the pointer is."""
+    assert parse_pyautogui(said, HALF, Point(100, 50)) == meant
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "import os",
+        "import pyautogui as gui\ngui.click(1, 1)",
+        "import pyautogui",
+        "click(1, 1)",
+        "os.system('true')",
+        "pyautogui.click(open('/etc/passwd').read())",
+        "pyautogui.click(*[1, 1])",
+        "x = 3\npyautogui.click(x, 1)",
+        "for i in range(3): pyautogui.click(1, 1)",
+        "pyautogui.__class__('x')",
+        "pyautogui.PAUSE = 3",
+        "pyautogui.alert('x')",
+        "pyautogui.click('button.png')",
+        "pyautogui.click(5000, 1)",
+        "pyautogui.click(1, 1, clicks=1000)",
+        "pyautogui.press('hyperspace')",
+        "pyautogui.write()",
+        "time.sleep(1e9)",
+        "",
+    ],
+)
+def test_pyautogui_is_never_run(said: str) -> None:
+    """Code that is not a sequence of known calls with literals is refused."""
+    with pytest.raises(BadAction):
+        parse_pyautogui(said, SAME)
+
+
+@pytest.mark.parametrize(
     "said",
     [
         "import os",
@@ -194,7 +278,7 @@ def test_browsergym(said: str, meant: list[Action]) -> None:
     ],
 )
 def test_text_is_never_run(said: str) -> None:
-    """Text that is no plain call of a known action is refused with words for the agent."""
+    """Text that is no plain call of a known action is refused with an error for the agent."""
     with pytest.raises(BadAction):
         parse_browsergym(said, SAME)
 
@@ -212,7 +296,7 @@ def test_text_is_never_run(said: str) -> None:
     ],
 )
 def test_bad_openai_actions_say_what_is_wrong(said: dict[str, Any]) -> None:
-    """A point off the screen, a missing field or an unknown key is the agent's to correct."""
+    """A point off the screen, a missing field or an unknown key is an error for the agent."""
     with pytest.raises(BadAction, match=r"outside|action|no key|held"):
         parse_openai(said, SAME)
 
@@ -225,10 +309,12 @@ def test_bad_openai_actions_say_what_is_wrong(said: dict[str, Any]) -> None:
         {"action": "wait", "duration": 1e9},
         {"action": "left_click", "coordinate": [1]},
         {"action": "zoom"},
+        {"action": "zoom", "region": [5, 5, 5, 9]},
+        {"action": "zoom", "region": [0, 0, 5000, 9]},
     ],
 )
 def test_bad_anthropic_actions_say_what_is_wrong(said: dict[str, Any]) -> None:
-    """A call of the computer tool without what it needs is the agent's to correct."""
+    """A call of the computer tool that lacks an argument is an error for the agent."""
     with pytest.raises(BadAction):
         parse_anthropic(said, SAME)
 
@@ -240,3 +326,33 @@ def test_wire_form_is_json() -> None:
     }  # fmt: skip
     assert to_wire(Drag((Element("3"), Point(4, 5))))["path"] == ["3", [4, 5]]
     assert to_wire(GoTo("u")) == {"do": "go_to", "url": "u"}
+
+
+def test_both_screens_choose_their_action_space_in_the_same_way() -> None:
+    """One setting has one set of options; a space that a screen lacks is refused by name."""
+    for env, spaces in (("browser", BrowserEnv.spaces), ("desktop", DesktopEnv.spaces)):
+        for space in spaces:
+            config = {"actions": space, "shown": [640, 360], "picture": "jpeg", "quality": 60}
+            assert EnvSpec(id=env, config={**config, "thousandths": True}).make()
+    tools = {"answer", "computer", "give_up"}
+    assert set(tools_of(EnvSpec(id="desktop").resolve())) == tools
+    spec = EnvSpec(id="desktop", config={"clipboard": True})
+    assert set(tools_of(spec.resolve())) == tools | {"read_clipboard", "set_clipboard"}
+    with pytest.raises(InvalidInput, match="use one of anthropic"):
+        EnvSpec(id="desktop", config={"actions": "elements"}).resolve()
+
+
+def test_old_names_still_work_and_warn() -> None:
+    """Old ids, classes and options remain as deprecated aliases, and so do moved names."""
+    import trajgym.envs.gui as gui
+
+    with pytest.warns(DeprecationWarning, match="actions='openai'"):
+        assert EnvSpec(id="desktop-openai").make().space == "openai"  # type: ignore[attr-defined]
+    with pytest.warns(DeprecationWarning, match="actions='ui-tars'"):
+        assert issubclass(EnvSpec(id="desktop-ui-tars").resolve(), DesktopEnv)
+    with pytest.warns(DeprecationWarning, match="picture"):
+        assert EnvSpec(id="desktop", config={"form": "jpeg"}).make()
+    with pytest.warns(DeprecationWarning, match="trajgym.envs.gui.actions"):
+        assert gui.Click is Click
+    with pytest.raises(AttributeError, match="no attribute"):
+        gui.Klick  # noqa: B018

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from PIL import Image as Picture
+from pydantic import JsonValue
 
+from tests.gui.killing import kill
 from tests.gui.solver import read_tree
 from tests.worlds import call
 from trajgym.envs import EnvSpec, ForkDiverged, Session, Unforkable, tools_of
@@ -19,13 +27,14 @@ from trajgym.envs.gui import (
     BrowserEnv,
     BrowserRecord,
     Condition,
-    goal_distance,
+    WebArenaEnv,
     load_browser_tasks,
     webarena_tasks,
 )
-from trajgym.envs.gui._webarena import answer_matches, contents_match, url_matches
+from trajgym.envs.gui.browser import goal_distance
+from trajgym.envs.gui.browser._webarena import answer_matches, contents_match, url_matches
 from trajgym.envs.sandbox import close_shared_providers
-from trajgym.trajectory import InvalidInput, Message, Task, text_of
+from trajgym.trajectory import InvalidInput, Message, Task, blob_hashes, text_of
 
 TASKS = {task.id: task for task in load_browser_tasks("builtin")}
 QUICK = ["shop-basket", "wizard-infeasible"]
@@ -63,7 +72,7 @@ async def play(task: Task, sample: int) -> Session:
 @loop
 @pytest.mark.parametrize("name", QUICK)
 async def test_scripts_solve_own_tasks(name: str, engine: None) -> None:
-    """A scripted agent reaches the wanted state, and the distance to it falls to nothing."""
+    """A scripted agent reaches the goal state, and the distance to it decreases to 0."""
     session = await play(TASKS[name], 0)
     assert str(session.status) == "completed", session.attempt.cause
     assert session.outcome is not None
@@ -88,7 +97,7 @@ async def test_scripts_solve_all_own_tasks(name: str, engine: None) -> None:
 @pytest.mark.docker
 @loop
 async def test_signals_and_mistakes(engine: None) -> None:
-    """Turns tell whether the element was there, something changed, or was done again in vain."""
+    """Signals of a turn: whether its element existed, the page changed, or it was a repetition."""
     async with Session(spec(marks=True, picture="png", shown=[640, 360]), TASKS["mail-tidy"]) as s:
         content = s.messages[0]["content"]
         assert "Archive the newsletter" in content[0]["text"]
@@ -102,14 +111,14 @@ async def test_signals_and_mistakes(engine: None) -> None:
         assert [turn.signals.get("screen_changed") for turn in s.turns[:3]] == [False, False, True]
         assert s.turns[0].signals["actions"][0]["at"] == "999"
         assert "http://mail.test/message/4" in result.observation[0]["content"][0]["text"]
-        assert "outside of the screen, which is 640 x 360" in str(s.turns[3].observation)
+        assert "outside the screen, which is 640 x 360" in str(s.turns[3].observation)
         assert not s.done
 
 
 @pytest.mark.docker
 @loop
 async def test_a_fork_from_storage_is_the_same_page(engine: None) -> None:
-    """A rival attempt finds the basket as it was, with the same element ids, and goes its way."""
+    """A fork has the same basket and element ids, and continues independently."""
     async with Session(spec(), TASKS["shop-basket"], snapshot_every=1) as first:
         result = await first.step(does("goto", url="http://shop.test/product/kettle"))
         button = find(result.observation[0], "button", "Add to basket")
@@ -131,8 +140,8 @@ CLOCK = PAGE + "<script>document.title = Math.random()</script>"
 @pytest.mark.docker
 @loop
 async def test_a_fork_of_a_page_with_its_own_state_is_replayed(engine: None) -> None:
-    """Where storage does not hold what a page shows, its actions are carried out again."""
-    data = {"instruction": "Count.", "pages": {"index.html": PAGE}}
+    """If a page's state is not in its storage, the actions are executed again."""
+    data = {"instruction": "Count.", "pages": {"index.html": PAGE}, "answer": "3"}
     task = Task(id="count", data={**data, "start_url": "http://pages.test/"})
     async with Session(spec(), task, snapshot_every=1) as session:
         for _ in range(2):
@@ -147,8 +156,8 @@ async def test_a_fork_of_a_page_with_its_own_state_is_replayed(engine: None) -> 
 @pytest.mark.slow
 @loop
 async def test_a_fork_that_would_be_another_world_is_an_error(engine: None) -> None:
-    """A page that differs by chance can't be forked; a task that says so is not even tried."""
-    data = {"instruction": "Count.", "start_url": "http://pages.test/"}
+    """A page that differs randomly can't be forked; a task that declares this is not tried."""
+    data = {"instruction": "Count.", "start_url": "http://pages.test/", "answer": "3"}
     task = Task(id="chance", data={**data, "pages": {"index.html": CLOCK}})
     async with Session(spec(), task, snapshot_every=1) as session:
         await session.step(does("click", element="1"))
@@ -161,7 +170,7 @@ async def test_a_fork_that_would_be_another_world_is_an_error(engine: None) -> N
 
 
 def test_action_spaces_have_their_tools() -> None:
-    """The configuration chooses the tools; the class stays the same for the same choice."""
+    """The configuration selects the tools; equal configurations have the same class."""
     named = {
         space: set(tools_of(spec(actions=space).resolve()))
         for space in ("elements", "openai", "anthropic", "browsergym", "ui-tars")
@@ -181,10 +190,12 @@ def test_action_spaces_have_their_tools() -> None:
         ({"shown": [640, 640]}, "proportions"),
         ({"picture": "gif"}, "gif"),
         ({"picture": "none", "marks": True}, "marks"),
+        ({"clock": "noon"}, "noon"),
+        ({"device_scale": 9}, "device_scale"),
     ],
 )
 def test_bad_settings_are_refused(config: dict[str, Any], said: str) -> None:
-    """A setting that makes no sense is named before anything starts."""
+    """An invalid setting is named before anything is started."""
     with pytest.raises(InvalidInput, match=said):
         EnvSpec(id="browser", config=config).make()
 
@@ -195,6 +206,213 @@ def test_bad_tasks_are_refused(tmp_path: Path) -> None:
     file.write_text(json.dumps({"id": "x", "data": {"instruction": "Go.", "colour": 1}}))
     with pytest.raises(InvalidInput, match="colour"):
         load_browser_tasks(str(file))
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"sites": ["shop"], "start_url": "http://shop.test/"}, "checks nothing"),
+        ({"answer": " . "}, "must not be empty"),
+        ({"answer": "x", "folders": {"shop": "."}}, "not be a site"),
+        ({"answer": "x", "folders": {"wiki": "/no/such/folder"}}, "there is no folder"),
+        ({"answer": "x", "allow": ["a.example:80"], "network": True}, "exclude each other"),
+        ({"answer_includes": [""]}, "must not be empty"),
+        (
+            {"checks": [{"site": "shop", "path": "orders", "value": 1}]},
+            "'shop', which is not",
+        ),
+        ({"sites": ["shop"], "checks": [{"site": "shop", "path": "a", "is_": "some"}]}, "object"),
+        ({"sites": ["shop"], "checks": [{"site": "shop", "path": "a", "is_": "count"}]}, "number"),
+        ({"sites": ["shop"], "checks": [{"site": "shop", "path": "a"}]}, "needs a value"),
+    ],
+)
+def test_a_task_that_could_not_be_missed_is_refused(
+    data: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    """Tasks that check nothing, or compare with nothing, are refused when they are loaded."""
+    file = tmp_path / "tasks.json"
+    file.write_text(json.dumps({"id": "x", "data": {"instruction": "Go.", **data}}))
+    with pytest.raises(InvalidInput, match=said):
+        load_browser_tasks(str(file))
+
+
+@pytest.mark.docker
+@loop
+async def test_a_start_page_that_fails_is_no_score(engine: None) -> None:
+    """An error page or an address that can't be reached is a failure of the environment."""
+    for url, said in (("http://shop.test/no-such-page", "404"), ("http://192.0.2.1/", "net::ERR")):
+        data = {"instruction": "Look.", "start_url": url, "sites": ["shop"], "answer": "x"}
+        async with Session(spec(), Task(id="lost", data=data)) as session:
+            pass
+        assert (str(session.status), session.outcome) == ("failed:env", None)
+        assert said in session.attempt.cause
+
+
+@contextmanager
+def serving(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[int]:
+    """Serve on this machine's loopback; gives the port."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def make_site(folder: Path) -> None:
+    folder.chmod(0o755)  # the sandbox's user reads it
+    (folder / "img").mkdir()
+    Picture.new("RGB", (30, 20), "red").save(folder / "img" / "red.png")
+    (folder / "index.html").write_text(
+        "<img src='img/red.png' onload='document.title = this.naturalWidth'>"
+        "<a href='http://api.example/'>Service</a>"
+    )
+
+
+@pytest.mark.docker
+@loop
+async def test_a_folder_and_a_service_of_this_machine_are_sites(
+    engine: None, tmp_path: Path
+) -> None:
+    """Only a directory with binary files and a service of this machine can be reached."""
+    make_site(tmp_path)
+    posted = []
+
+    class Service(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            posted.append(self.headers["Host"])
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<h1>Served here</h1>")
+
+    data: dict[str, Any] = {
+        "instruction": "Look.",
+        "start_url": "http://gallery.test/",
+        "folders": {"gallery": str(tmp_path)},
+        "answer": "30",
+    }
+    with serving(Service) as port:
+        data["allow"] = [f"api.example:80=127.0.0.1:{port}"]
+        async with Session(spec(html_chars=2000), Task(id="own", data=data)) as session:
+            opened = session._instance.env.browser  # type: ignore[union-attr]
+            assert await opened.evaluate("document.title") == "30"
+            result = await session.step(does("goto", url="http://api.example/"))
+            assert "Served here" in text_of(result.observation[0])
+            result = await session.step(does("goto", url=f"http://127.0.0.1:{port}/"))
+            assert "net::ERR" in text_of(result.observation[0])
+            await session.step(does("answer", text="30"))
+        assert session.outcome is not None
+        assert session.outcome.passed
+    assert posted[0] == "api.example"
+
+
+@pytest.mark.docker
+@loop
+async def test_a_webarena_site_on_this_machine(engine: None, tmp_path: Path) -> None:
+    """The example in the docs works: a port of this machine under its own name."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "index.html").write_text("<h1>Shop</h1><a href='/cart'>Cart</a>")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    one = record(
+        0,
+        start_url="__SHOPPING__/",
+        eval={"eval_types": ["string_match"], "reference_answers": {"exact_match": "Shop"}},
+    )
+    file = tmp_path / "records.json"
+    file.write_text(json.dumps([one]))
+    (task,) = webarena_tasks(str(file), {"__SHOPPING__": "http://shopping.example"}).tasks
+    with serving(handler) as port:
+        allow: list[JsonValue] = [f"shopping.example:80=127.0.0.1:{port}"]
+        env = EnvSpec(id="trajgym.envs.gui:WebArenaEnv", config={"allow": allow, "picture": "none"})
+        async with Session(env, task) as session:
+            assert 'heading "Shop"' in text_of(session.messages[0])
+            await session.step(does("answer", text="Shop"))
+    assert session.outcome is not None
+    assert session.outcome.passed
+
+
+@pytest.mark.docker
+@loop
+async def test_a_refused_call_shows_the_page(engine: None) -> None:
+    """The result of an invalid call has the reason, the elements and the picture."""
+    async with Session(spec(picture="jpeg"), TASKS["mail-tidy"]) as session:
+        for message in (
+            does("click", element="999"),
+            does("click", element="1", count=7),
+            does("click"),
+            does("fly", to="Leeds"),
+        ):
+            result = await session.step(message)
+            text, picture = result.observation[0]["content"]
+            assert "Error: " in text["text"]
+            assert "Newsletter" in text["text"]
+            assert picture["type"] == "image_url"
+            assert session.turns[-1].signals["action_ok"] is False
+        assert not session.done
+
+
+@pytest.mark.docker
+@loop
+async def test_zoom_shows_an_area_in_full_resolution(engine: None) -> None:
+    """The picture shows an area as the screen has it, scrolled or not; nothing has changed."""
+    squares = "".join(
+        f"<p style='margin:0;width:100px;height:100px;background:rgb({n},0,0)'>" for n in range(40)
+    )
+    data = {
+        "instruction": "x",
+        "start_url": "http://pages.test/",
+        "pages": {"index.html": squares},
+        "answer": "y",
+    }
+    config = {"actions": "anthropic", "picture": "png", "shown": [640, 360], "marks": True}
+    zoom = {"action": "zoom", "region": [4, 4, 49, 24]}
+    async with Session(spec(**config), Task(id="zoom", data=data)) as session:
+        pictures = []
+        for said in (
+            {"action": "screenshot"},
+            zoom,
+            {"action": "scroll", "coordinate": [300, 200], "scroll_direction": "down",
+             "scroll_amount": 5},
+            zoom,
+        ):  # fmt: skip
+            result = await session.step(does("computer", **said))
+            (blob,) = blob_hashes(result.observation)
+            pictures.append(Picture.open(io.BytesIO(session.images[blob])).convert("RGB"))
+        changed = [turn.signals["screen_changed"] for turn in session.turns]
+    _, first, _, second = pictures
+    assert first.size == second.size == (640, 284)
+    assert [picture.getpixel((300, 100)) for picture in (first, second)] == [(0, 0, 0), (5, 0, 0)]
+    assert changed[1:] == [False, True, False]
+
+
+@pytest.mark.docker
+@loop
+async def test_the_end_of_chromium_is_scored(engine: None) -> None:
+    """If the browser exits after the first action, the attempt is truncated, and scored."""
+    data = {
+        **TASKS["shop-basket"].data,
+        "checks": [{"site": "shop", "path": "basket", "value": {}}],
+    }
+    async with Session(spec(), Task(id="dies", data=data)) as session:
+        sandbox = session._instance.env.sandbox  # type: ignore[union-attr]
+        await kill(sandbox, "^/usr/lib/chromium/chromium")
+        await session.step(does("goto", url="http://shop.test/"))
+    assert str(session.status) == "truncated:screen", session.attempt.cause
+    assert session.outcome is not None
+    assert session.outcome.passed
+
+
+@pytest.mark.docker
+@loop
+async def test_the_end_of_the_sandbox_is_a_failure(engine: None) -> None:
+    """If the sandbox is removed from outside, there is no score."""
+    async with Session(spec(), TASKS["shop-basket"]) as session:
+        name = session._instance.env.sandbox.container  # type: ignore[union-attr]
+        subprocess.run(["docker", "kill", name], check=True, capture_output=True)
+        await session.step(does("goto", url="http://shop.test/"))
+    assert (str(session.status), session.outcome) == ("failed:sandbox", None)
 
 
 STATES = {"shop.test": {"orders": [{"city": "Leeds", "items": {"pan": 1}}], "note": "A b"}}
@@ -211,11 +429,11 @@ STATES = {"shop.test": {"orders": [{"city": "Leeds", "items": {"pan": 1}}], "not
         ("orders", "some", {"city": "York"}, False),
         ("orders.0.items", "contains", "pan", True),
         ("note", "contains", "a B", True),
-        ("no.such.path", "contains", "", False),
+        ("no.such.path", "contains", "x", False),
     ],
 )
 def test_conditions(path: str, how: Any, value: Any, holds: bool) -> None:
-    """A condition looks at one place of a site's state; what is not there holds nothing."""
+    """A condition reads one path of a site's state; a missing path satisfies no condition."""
     condition = Condition(site="shop", path=path, is_=how, value=value)
     assert condition.holds(STATES) is holds
     other = Condition(site="mail", path="x", value=1)
@@ -285,10 +503,33 @@ def test_webarena_records_that_can_not_run_are_refused_by_name(tmp_path: Path) -
         loaded(tmp_path, {"task_id": 1})
 
 
+@pytest.mark.parametrize(
+    "checks",
+    [
+        {"eval_types": []},
+        {"eval_types": ["string_match"], "reference_answers": {}},
+        {"eval_types": ["url_match"], "reference_url": ""},
+        {"eval_types": ["program_html"], "program_html": []},
+        {"eval_types": ["program_html"], "program_html": [{"url": "last"}]},
+    ],
+)
+def test_webarena_records_that_check_nothing_are_refused(
+    checks: dict[str, Any], tmp_path: Path
+) -> None:
+    """A comparison with nothing would hold for every attempt; task files are checked as well."""
+    found = loaded(tmp_path, record(0, eval=checks))
+    assert found.tasks == []
+    data = {"record": record(0, eval=checks), "places": {"__SHOPPING__": "http://shop.test"}}
+    file = tmp_path / "tasks.json"
+    file.write_text(json.dumps({"id": "x", "data": data}))
+    with pytest.raises(InvalidInput, match=r"checks nothing|to compare with"):
+        WebArenaEnv.load_tasks(str(file))
+
+
 @pytest.mark.docker
 @loop
 async def test_a_webarena_record_end_to_end(tmp_path: Path, engine: None) -> None:
-    """A record runs on a site of one's own: answer, address and page are compared."""
+    """A record runs on another site: answer, address and page are compared."""
     task = loaded(tmp_path, record(0)).tasks[0]
     config = {"own_sites": ["shop"], "actions": "browsergym", "picture": "none"}
     env = EnvSpec(id="trajgym.envs.gui:WebArenaEnv", config=config)
@@ -317,7 +558,7 @@ def test_webarena_comparisons() -> None:
 @pytest.mark.docker
 @pytest.mark.slow
 def test_the_example_runs(tmp_path: Path, browser_image: None) -> None:
-    """The example solves its task and leaves a picture of every turn."""
+    """The example solves its task and saves a picture of every turn."""
     script = Path(__file__).parents[2] / "examples" / "browser.py"
     done = subprocess.run(
         [sys.executable, str(script), str(tmp_path / "pictures")],

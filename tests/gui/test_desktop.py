@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -12,25 +13,18 @@ from typing import Any
 import pytest
 
 from tests.images_needed import need_image
-from trajgym.envs import EnvSpec, Session, check_env
+from trajgym.envs import Budgets, EnvSpec, Session, check_env
 from trajgym.envs.gui import (
     DESKTOP_IMAGE,
     BadAction,
-    Click,
     Desktop,
     DesktopEnv,
-    Drag,
-    Move,
     PictureForm,
-    Point,
-    PressKeys,
     ScreenEnded,
-    Scroll,
-    Size,
-    TypeText,
     load_desktop_tasks,
 )
-from trajgym.envs.gui._desktop_demo import demo_script
+from trajgym.envs.gui.actions import Click, Drag, Move, Point, PressKeys, Scroll, Size, TypeText
+from trajgym.envs.gui.desktop._demo import demo_script
 from trajgym.envs.sandbox import (
     DockerProvider,
     Sandbox,
@@ -38,10 +32,11 @@ from trajgym.envs.sandbox import (
     close_shared_providers,
 )
 from trajgym.rollout import ScriptedPolicy, call, collect
-from trajgym.trajectory import Run, Task, blob_hashes
+from trajgym.trajectory import Run, Task, blob_hashes, text_of
 
 pytestmark = pytest.mark.docker
 TASKS = {task.id: task for task in load_desktop_tasks("builtin")}
+PATIENT = Budgets(turns=500, seconds=1800)
 FREE = Task(
     id="free",
     data={
@@ -93,7 +88,7 @@ def picture_of(data: bytes) -> Any:
 
 
 async def test_the_scripted_agent_solves_the_builtin_tasks(tmp_path: Path) -> None:
-    """Editor, file manager, calculator and terminal: clicks and keys do what the tasks ask."""
+    """Tasks in editor, file manager, calculator and terminal are solved with clicks and keys."""
     policy = ScriptedPolicy(lambda asked: demo_script(asked.task, asked.sample)[asked.turn])
     spec = EnvSpec(id="desktop")
     await collect(spec, list(TASKS.values()), policy, tmp_path, samples=1, concurrency=2)
@@ -137,7 +132,7 @@ async def test_keys_and_pointer_reach_applications(sandbox: Sandbox, desktop: De
 
 
 async def test_a_step_ends_when_the_application_has_followed(sandbox: Sandbox) -> None:
-    """What was typed at once is on the disk when the step returns, however long the text."""
+    """A text of any length that an application saves is on the disk when the step returns."""
     text = "".join(f"word{number} " for number in range(400))
     async with Desktop(sandbox, settle=60.0) as patient:
         await patient.launch(["mousepad", "/home/agent/long.txt"])
@@ -145,8 +140,25 @@ async def test_a_step_ends_when_the_application_has_followed(sandbox: Sandbox) -
         assert (await sandbox.read_file("/home/agent/long.txt")).decode().strip() == text.strip()
 
 
+async def test_long_texts_of_any_script_arrive(sandbox: Sandbox) -> None:
+    """10,000 characters, 1,000 of which are on no keyboard, are entered correctly."""
+    russian = "Съешь же ещё этих мягких французских булок, да выпей чаю. "
+    chinese = "".join(chr(0x4E00 + 7 * number) for number in range(1000))
+    others = "Ελληνικά, עברית, العربية, हिन्दी, ไทย, 한국어, emoji 🦊🎉, ﬁn: e\u0301 — “quoted”.\n"
+    text = (russian + others) * 70
+    text = text[: 9_000 - len(chinese)] + chinese + text[:1_000]
+    async with Desktop(sandbox, settle=60.0) as patient:
+        await patient.launch(["mousepad", "/home/agent/any.txt"])
+        look = await patient.act([TypeText(text), PressKeys(("Control", "s"))])
+        assert not look.refused
+        found = (await sandbox.read_file("/home/agent/any.txt")).decode()
+        assert found.removesuffix("\n") == text.removesuffix("\n")
+        look = await patient.act([TypeText("\x07")])
+        assert "U+0007 is a control character" in look.refused
+
+
 async def test_windows_are_waited_for_and_found(desktop: Desktop) -> None:
-    """A launch returns with the window there and active; windows are raised and closed by title."""
+    """A launch returns when the window is active; windows are raised and closed by title."""
     for command, application in ((["galculator"], "Galculator"), (["xterm"], "XTerm")):
         window = await desktop.launch(command)
         assert window is not None
@@ -180,13 +192,11 @@ async def test_the_agent_cannot_speak_for_the_driver(sandbox: Sandbox, desktop: 
 
 
 async def test_refused_actions_end_their_row(desktop: Desktop) -> None:
-    """What can't be done says so, what came before it stays done, and the desktop goes on."""
+    """An action that fails has an error; earlier ones keep their effects, and later ones work."""
     look = await desktop.act([Move(Point(9, 9)), PressKeys(("F99",)), Move(Point(50, 50))])
     assert (look.done, look.pointer) == (1, (9, 9))
     assert "there is no key 'F99'" in look.refused
-    assert (
-        await desktop.act([Click(Point(5000, 5))])
-    ).refused == "(5000, 5) lies outside of the screen"
+    assert (await desktop.act([Click(Point(5000, 5))])).refused == "(5000, 5) is outside the screen"
     assert (await desktop.act([Move(Point(50, 50))])).pointer == (50, 50)
 
 
@@ -202,12 +212,12 @@ async def test_pictures_in_the_form_asked_for(desktop: Desktop) -> None:
 
 
 async def test_openai_actions_in_the_coordinates_of_a_smaller_picture(shared: None) -> None:
-    """The calculator's buttons are hit although the agent sees half the size, as JPEG."""
-    config = {"shown": [640, 360], "form": "jpeg", "measure": True}
+    """Clicks hit the calculator's buttons although the agent sees a JPEG of half the size."""
+    config: dict[str, Any] = {"shown": [640, 360], "picture": "jpeg", "measure": True}
     keys = [(320, 238), (255, 198), (352, 218), (255, 218), (320, 238), (385, 248)]
     clicks = [{"type": "click", "x": x, "y": y, "button": "left"} for x, y in keys]
     copy = {"type": "keypress", "keys": ["CTRL", "C"]}
-    spec = EnvSpec(id="desktop-openai", config=config)
+    spec = EnvSpec(id="desktop", config={"actions": "openai", **config})
     async with Session(spec, TASKS["product"]) as session:
         for click in clicks:
             await session.step(call("computer", actions=[click]))
@@ -223,8 +233,8 @@ async def test_openai_actions_in_the_coordinates_of_a_smaller_picture(shared: No
 
 
 async def test_ui_tars_speaks_in_thousandths(shared: None) -> None:
-    """A model that knows only text actions and thousandths solves a task."""
-    spec = EnvSpec(id="desktop-ui-tars", config={"thousandths": True})
+    """A model that writes actions as text with points in thousandths solves a task."""
+    spec = EnvSpec(id="desktop", config={"actions": "ui-tars", "thousandths": True})
     async with Session(spec, TASKS["shopping-list"]) as session:
         for action in (
             "click(start_box='<|box_start|>(547,694)<|box_end|>')",
@@ -237,6 +247,104 @@ async def test_ui_tars_speaks_in_thousandths(shared: None) -> None:
     assert session.outcome is not None
     assert session.outcome.passed
     assert str(session.status) == "completed"
+
+
+async def test_pyautogui_is_an_action_language(shared: None) -> None:
+    """Calls of pyautogui and pyperclip solve a task; what they ask for is reported."""
+    spec = EnvSpec(id="desktop", config={"actions": "pyautogui", "clipboard": True})
+    async with Session(spec, TASKS["shopping-list"]) as session:
+        result = await session.step("import os\nos.system('true')")
+        assert "write plain calls only" in text_of(result.observation[0])
+        result = await session.step(
+            "I copy the list.\n```python\nimport pyautogui\npyautogui.click(700, 500)\n"
+            "pyautogui.hotkey('ctrl', 'a')\npyautogui.hotkey('ctrl', 'c')\n"
+            "pyperclip.paste()\npyautogui.moveRel(-200, 20)\npyautogui.position()\n```"
+        )
+        said = text_of(result.observation[0]).split("\n")
+        assert said[:3] == ["X=500,Y=520", "Clipboard: milk", "bread"]
+        await session.step(
+            "```python\npyautogui.hotkey('ctrl', 'end')\npyperclip.copy('eggs')\n"
+            "pyautogui.hotkey('ctrl', 'v')\npyautogui.hotkey('ctrl', 's')\n```"
+        )
+        await session.step("DONE")
+    assert session.outcome is not None
+    assert session.outcome.passed
+
+
+async def test_the_clipboard_as_tools(shared: None) -> None:
+    """With ``clipboard`` the agent sets and reads it; without it such a call is refused."""
+    task = TASKS["paste"]
+    async with Session(EnvSpec(id="desktop", config={"clipboard": True}), task) as session:
+        result = await session.step(call("read_clipboard"))
+        assert "Clipboard: Füße über Ærø: 3 €[" in text_of(result.observation[0])
+        await session.step(call("set_clipboard", text="ж" * 30_000))
+        result = await session.step(call("read_clipboard"))
+        assert "жж[... 10000 more characters ...]" in text_of(result.observation[0])
+    async with Session(EnvSpec(id="desktop", config={"actions": "pyautogui"}), task) as session:
+        result = await session.step("pyperclip.paste()")
+        assert "clipboard" in text_of(result.observation[0])
+
+
+async def test_zoom_shows_an_area_in_full_resolution(shared: None) -> None:
+    """The picture is of the area, larger than the screenshot shows it; the screen is the same."""
+    spec = EnvSpec(id="desktop", config={"shown": [640, 360]})
+    async with Session(spec, TASKS["product"]) as session:
+        result = await session.step(call("computer", action="zoom", region=[230, 180, 310, 210]))
+        (blob,) = blob_hashes(result.observation)
+        shown = picture_of(session.images[blob])
+        assert shown.size == (640, 240)
+        result = await session.step(call("computer", action="screenshot"))
+        (blob,) = blob_hashes(result.observation)
+        whole = picture_of(session.images[blob])
+    enlarged = whole.crop((230, 180, 310, 210)).resize((640, 240))
+    assert shown.tobytes() != enlarged.tobytes()
+    assert len(shown.getcolors(1 << 20)) > 1
+
+
+async def test_the_pointer_is_drawn_if_asked_for(sandbox: Sandbox) -> None:
+    """With ``cursor``, pictures differ from those without it at the pointer, and only there."""
+    async with Desktop(sandbox, cursor=True) as desktop:
+        pictures = []
+        for at in (Point(200, 200), Point(600, 400)):
+            look = await desktop.act([Move(at)], PictureForm())
+            assert look.picture is not None
+            assert not look.changed
+            pictures.append(picture_of(look.picture.data))
+    from PIL import ImageChops
+
+    left, top, right, bottom = ImageChops.difference(*pictures).getbbox()
+    assert 180 <= left <= 200
+    assert 180 <= top <= 200
+    assert 600 <= right <= 640
+    assert 400 <= bottom <= 440
+
+
+async def test_the_elements_of_applications(shared: None) -> None:
+    """With ``tree`` the agent reads elements with their places, hits them, and sees the effect."""
+    config: dict[str, Any] = {"tree": True, "shown": [640, 360], "picture": "none"}
+    spec = EnvSpec(id="desktop", config=config)
+    async with Session(spec, TASKS["budget"], budgets=PATIENT) as session:
+
+        async def read(*wanted: str) -> str:
+            end = time.monotonic() + 120
+            while True:
+                result = await session.step(call("computer", action="screenshot"))
+                said = text_of(result.observation[0])
+                if all(text in said for text in wanted):
+                    return said
+                assert time.monotonic() < end, said
+
+        said = await read('menu "File" at ', 'table cell "B2"')
+        assert 'frame "budget.fods' in said
+        cells = dict(re.findall(r'table cell "(\w+)" at \d+,\d+ text="([^"]*)"', said))
+        assert cells == {"A1": "Bread", "B1": "3.25", "A2": "Milk", "B2": "1.5"}
+        found = re.search(r'table cell "B2" at (\d+),(\d+)', said)
+        assert found
+        place = [int(found[1]), int(found[2])]
+        await session.step(call("computer", action="left_click", coordinate=place))
+        await session.step(call("computer", action="type", text="7\n"))
+        said = await read('text="7"')
+        assert re.findall(r'table cell "(\w+)" at \d+,\d+ text="7"', said) == ["B2"]
 
 
 async def test_signals_for_derivers(shared: None) -> None:
@@ -253,7 +361,7 @@ async def test_signals_for_derivers(shared: None) -> None:
 
 
 async def test_a_fork_replays_to_the_same_pictures(shared: None) -> None:
-    """Another desktop shows pixel for pixel what the first one did, and the attempts part."""
+    """A fork's desktop has the same pixels as the first one, and the attempts then diverge."""
     steps = demo_script(TASKS["rename"], 0)
     async with Session(EnvSpec(id="desktop"), TASKS["rename"]) as session:
         for step in steps[:3]:
@@ -266,7 +374,7 @@ async def test_a_fork_replays_to_the_same_pictures(shared: None) -> None:
 
 
 async def test_an_agent_that_kills_its_screen_is_scored(shared: None) -> None:
-    """The end of the X server by the agent's own doing is no failure: files are still checked."""
+    """If the agent ends the X server, this is no failure: files are still checked."""
     lines = "touch made; pkill Xvfb\n"
     async with Session(EnvSpec(id="desktop"), FREE) as session:
         await session.step(call("computer", action="type", text=lines))
@@ -278,7 +386,7 @@ async def test_an_agent_that_kills_its_screen_is_scored(shared: None) -> None:
 
 
 async def test_a_set_up_that_fails_is_no_score(shared: None) -> None:
-    """A task whose set-up does not work is a failure by name, never a zero."""
+    """A task whose set-up fails is a failure with its cause, never a score of 0."""
     data = {**FREE.data, "setup": [{"do": "run", "command": "exit 3"}]}
     async with Session(EnvSpec(id="desktop"), Task(id="bad", data=data)) as session:
         pass
@@ -287,7 +395,7 @@ async def test_a_set_up_that_fails_is_no_score(shared: None) -> None:
 
 
 async def test_steps_before_the_checks_go_as_far_as_they_can(shared: None) -> None:
-    """A window that the agent has closed is no failure of the task: its checks decide."""
+    """If the agent has closed a window, this is no failure: the checks decide."""
     data = {
         **FREE.data,
         "before_checks": [
@@ -332,7 +440,7 @@ async def test_every_third_sample_of_the_script_misses(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_many_desktops_begin_with_their_window(sandbox: Sandbox) -> None:
-    """An application that starts at once is never lost to a window manager that is not ready."""
+    """An application launched immediately gets a window: the window manager is awaited."""
     for _ in range(10):
         async with Desktop(sandbox) as desktop:
             assert await desktop.launch(["galculator"]) is not None

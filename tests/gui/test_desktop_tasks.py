@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from trajgym.envs.gui import Check, DesktopRecord, load_desktop_tasks, osworld_task, osworld_tasks
+from trajgym.envs.gui import Check, DesktopRecord, load_desktop_tasks, osworld_tasks
+from trajgym.envs.gui.desktop import osworld_task
 from trajgym.trajectory import InvalidInput, Task
 
 
@@ -129,7 +130,7 @@ def test_several_metrics_and_infeasible_records() -> None:
     ],
 )
 def test_records_that_cannot_run_are_refused_by_name(bad: dict[str, Any], reason: str) -> None:
-    """What is missing here is said before any session begins."""
+    """Programs that are missing here are reported before any session begins."""
     with pytest.raises(InvalidInput, match="OSWorld record 'b1'") as raised:
         osworld_task(bad)
     assert reason in str(raised.value)
@@ -144,20 +145,30 @@ def test_a_set_of_records_is_sorted() -> None:
 
 
 def test_files_of_tasks(tmp_path: Path) -> None:
-    """Our own records and OSWorld's stand in one file; what is wrong is named with its place."""
-    own = {"id": "mine", "data": {"instruction": "x", "checks": [{"of": "clipboard"}]}}
+    """One file can have our records and OSWorld's; an invalid one is reported with its line."""
+    own = {
+        "id": "mine",
+        "data": {"instruction": "x", "checks": [{"of": "clipboard", "equals": "y"}]},
+    }
     file = tmp_path / "tasks.jsonl"
     file.write_text("\n".join(json.dumps(item) for item in (own, record())))
     assert [task.id for task in load_desktop_tasks(str(file))] == ["mine", "osworld-b1"]
     file.write_text(json.dumps({"id": "mine", "data": {"instruction": "x"}}))
     with pytest.raises(InvalidInput, match="task 'mine': no checks"):
         load_desktop_tasks(str(file))
+    for check in ({"of": "clipboard"}, {"of": "windows", "lacks": [""]}, {"of": "command"}):
+        file.write_text(json.dumps({"id": "m", "data": {"instruction": "x", "checks": [check]}}))
+        with pytest.raises(InvalidInput, match=r"checks\.0"):
+            load_desktop_tasks(str(file))
+    file.write_text(json.dumps([own, own]))
+    with pytest.raises(InvalidInput, match="used twice"):
+        load_desktop_tasks(str(file.rename(tmp_path / "twice.json")))
     with pytest.raises(InvalidInput, match="or use 'builtin'"):
         load_desktop_tasks(str(tmp_path / "none.json"))
 
 
 def test_builtin_tasks_are_well_formed() -> None:
-    """Each comes through its own reader, with an instruction to show."""
+    """Each kind of record is read by its own reader, and has an instruction."""
     tasks = load_desktop_tasks("builtin")
     assert len({task.id for task in tasks}) == len(tasks) >= 6
     assert all(DesktopRecord.of(task).instruction == task.prompt for task in tasks)

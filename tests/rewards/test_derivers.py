@@ -24,7 +24,6 @@ from trajgym.rewards import (
     InformationGain,
     OutcomeReturn,
     OutcomeReward,
-    ResampleOnCorrect,
     ReturnToGo,
     Rewards,
     SoftOverlong,
@@ -41,6 +40,7 @@ from trajgym.rewards import (
     get_deriver,
     list_derivers,
 )
+from trajgym.rewards.filters import ResampleOnCorrect
 from trajgym.trajectory import InvalidInput, Stamp, build_rows, validate_row
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def test_grpo_variants_by_hand() -> None:
 
 
 def test_group_of_one() -> None:
-    """Alone, an attempt says nothing about itself; verl's convention keeps the raw score."""
+    """A lone attempt has advantage 0; verl's convention keeps the raw score."""
     assert grpo([0.7]) == [0.0]
     assert grpo([0.7], variant="mean_only") == [0.0]
     assert grpo([0.7], variant="verl") == pytest.approx([0.7 / (1 + 1e-6)])
@@ -277,12 +277,12 @@ class ReturnsArray(Deriver):
     [
         (CountsFailures(), "with failed sessions"),
         (OrderMatters(), "with another order of sessions"),
-        (MutatesInput(), "changed the column env_reward"),
+        (MutatesInput(), "changed column env_reward"),
         (NotRelative(), "instead of exactly 0"),
         (ReturnsArray(), "returned ndarray"),
     ],
 )
 def test_check_finds_what_breaks_the_contract(deriver: Deriver, message: str) -> None:
-    """Each clause of the contract has a deriver that breaks it, and the check says which."""
+    """Each clause of the contract has a deriver that breaks it, and the check names the clause."""
     with pytest.raises(DeriverFault, match=message):
         check_deriver(deriver)

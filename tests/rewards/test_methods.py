@@ -21,33 +21,31 @@ from trajgym.rewards import (
     Advantages,
     Deriver,
     DeriverFault,
-    DynamicSampling,
     GiGPO,
     OutcomeReward,
-    ResampleOnCorrect,
     Rewards,
-    SimilarityMatcher,
-    SpreadFilter,
     Stepwise,
     ToolPO,
     TreeGRPO,
     TreeRL,
     TurnGAE,
     TurnTable,
-    ZeroAdvantage,
     apply,
-    branch_probability,
     explain,
-    fork_points,
-    gae,
-    gae_row,
     plot_group,
     plot_tree,
-    similarity,
-    wanted_counts,
-    whiten,
 )
 from trajgym.rewards._scan import scan_back
+from trajgym.rewards.filters import (
+    DynamicSampling,
+    ResampleOnCorrect,
+    SpreadFilter,
+    ZeroAdvantage,
+    wanted_counts,
+)
+from trajgym.rewards.tokens import gae, gae_row, whiten
+from trajgym.rewards.toolkit import SimilarityMatcher, similarity
+from trajgym.rewards.trees import branch_probability, fork_points
 from trajgym.trajectory import (
     CallResult,
     InvalidInput,
@@ -146,7 +144,7 @@ def test_gae_of_a_row() -> None:
     validate_row(made)
     assert made.advantage is not None
     assert made.advantage.tolist() == [0, 0, *[0.75] * 6]
-    with pytest.raises(InvalidInput, match="alike"):
+    with pytest.raises(InvalidInput, match="of equal length"):
         gae_row(row, np.zeros(3))
     assert whiten([3.0]).tolist() == [0.0]
 
@@ -176,7 +174,7 @@ def test_span_values_land_on_their_tokens() -> None:
 
 
 def test_inserted_tokens_of_a_span_get_nothing() -> None:
-    """Of a span that was inserted, the reward goes to its turn's last sampled token."""
+    """The reward of an inserted span is on its turn's last sampled token."""
     tree = spanned(inserted=True)
     table = TurnTable.build([group(tree)], [tree])
     rows = build_rows(tree).rows
@@ -221,13 +219,13 @@ def test_toolpo_counts_a_fold_inside_a_call_once() -> None:
 
 
 def test_toolpo_does_not_lose_calls_without_spans() -> None:
-    """Calls that nobody located are an error by default, or weigh their whole turn."""
+    """Calls without a location are an error by default, or weight their whole turn."""
     trees = [called("a", 1.0, "ok"), called("b", 0.0, "error")]
     for tree in trees:
         assert tree.turns[0].tokens is not None
         tree.turns[0].tokens.spans = ()
     table = TurnTable.build([group(*trees)], trees)
-    with pytest.raises(InvalidInput, match="turn 0 of session a has tool calls"):
+    with pytest.raises(InvalidInput, match="turn 0 of session a has successful tool calls"):
         ToolPO().derive(table)
     assert ToolPO(missing_spans="turn").derive(table).values.tolist() == [1.0, -0.5]
     assert ToolPO(missing_spans="ignore").derive(table).values.tolist() == [0.5, -0.5]
@@ -282,7 +280,7 @@ def test_srl_reads_actions_and_formats() -> None:
 
 
 def test_stepwise_compares_the_same_index() -> None:
-    """First turns with first turns; an index that only one attempt reached says nothing."""
+    """First turns are compared with first turns; an index that one attempt reached gives 0."""
     trees = [session("a", 1.0, turns=3), session("b", 0.0, turns=2)]
     derived = Stepwise().derive(TurnTable.build([group(*trees)], trees))
     assert derived.of("a").tolist() == [1.0, 1.0, 0.0]
@@ -340,7 +338,7 @@ def test_resample_draws_by_its_seed() -> None:
 
 
 def test_resample_drops_groups_that_official_shares_do_not_fit() -> None:
-    """Where the released code stops with an assertion, the group is dropped and says why."""
+    """If the released code stops with an assertion, the group is dropped with a reason."""
     table, _ = rocked(6)
     kept = ResampleOnCorrect(variant="official", keep=3, min_negatives=1, min_positives=1).select(
         table
@@ -436,7 +434,7 @@ def test_plots_show_values_and_scores(tmp_path: Path) -> None:
     ],
 )
 def test_signals_that_are_no_numbers_are_refused(signals: dict[str, Any], message: str) -> None:
-    """A signal that a deriver would compute with is a number, or the table says whose is not."""
+    """A signal that a deriver computes with must be a number; the error names the signal."""
     tree = session("s", 1.0)
     tree.turns[0].signals = signals
     with pytest.raises(InvalidInput, match=message):

@@ -12,6 +12,7 @@ from trajgym.rewards import (
     RLOO,
     DirectiveHints,
     NextStateVotes,
+    SignalProgress,
     TurnTable,
     apply,
 )
@@ -120,7 +121,7 @@ def test_votes_and_hints_add_up_on_one_table() -> None:
 
 @pytest.mark.parametrize("deriver", [NextStateVotes(), DirectiveHints(over="span")])
 def test_a_failed_attempt_has_no_value_for_its_signals(deriver: Any) -> None:
-    """What a judge said about a session that failed trains nothing."""
+    """Signals of a session that failed are not trained."""
     tree = exact({"vote": 1, "hint_gaps": GAPS}, status="failed:env")
     values = deriver.derive(deriver.table([], [tree]))
     assert not values.values.any()
@@ -135,3 +136,43 @@ def test_rloo_by_hand() -> None:
     assert RLOO().derive(table).values.tolist() == pytest.approx([0.75, -0.75, 0.0, 0.0])
     official = RLOO(variant="verl").derive(table).values
     assert official.tolist() == pytest.approx([0.75, -0.75, 0.0, 0.7])
+
+
+def counted(name: str, counts: list[int | None], rival: tuple[int | None, ...] = ()) -> SessionTree:
+    """A chain whose turns count what is left; a rival follows the first turn."""
+    tree = session(name, 0.0, turns=len(counts), forks=[1.0] if rival else ())
+    for turn, count in zip(tree.turns, [*counts, *rival], strict=True):
+        turn.signals = {} if count is None else {"left": count}
+    return tree
+
+
+def gains(*trees: SessionTree, **settings: Any) -> list[float]:
+    deriver = SignalProgress(signal="left", **settings)
+    return deriver.derive(deriver.table([group(*trees)], trees)).values.tolist()
+
+
+def test_progress_is_the_fall_of_a_count_as_a_share_of_its_first_value() -> None:
+    """Four left, three, four again, none: turns without the count keep the last one."""
+    assert gains(counted("a", [None, 4, 3, None, 4, 0])) == [0, 0, 0.25, 0, -0.25, 1.0]
+    assert gains(counted("a", [4, 2]), counted("b", [1, 3])) == [0, 0.5, 0, -2.0]
+    assert gains(counted("a", [4, 2]), scale=3.0) == [0, 1.5]
+
+
+def test_progress_without_a_count_or_with_nothing_left_is_zero_or_not_divided() -> None:
+    """Without any count all is 0; from a first count of 0, each new failure costs 1."""
+    assert gains(counted("a", [None, None])) == [0, 0]
+    assert gains() == []
+    assert gains(counted("a", [0, 2])) == [0, -2.0]
+
+
+def test_progress_of_rivals_starts_at_their_common_turn() -> None:
+    """The rival's turn is compared with the last count above the fork."""
+    assert gains(counted("a", [4, 3, 2], rival=(1,))) == [0, 0.25, 0.25, 0.75]
+
+
+def test_progress_of_a_failed_attempt_is_zero() -> None:
+    """An attempt that failed has no rewards."""
+    tree = session("a", None, turns=2, status="failed:sandbox")
+    for turn, count in zip(tree.turns, (4, 0), strict=True):
+        turn.signals = {"left": count}
+    assert gains(tree) == [0, 0]

@@ -55,7 +55,7 @@ def test_golden_sessions_become_columns() -> None:
 
 
 def test_digests_only_on_demand() -> None:
-    """Observations are digested if asked for; otherwise reading them says how to."""
+    """Observations are digested on request; otherwise reading them is an error that names how."""
     table = golden_table("truncated", digests=True)
     tree, _ = load_golden("truncated")
     assert list(table.observation) == [turn.observation_digest for turn in tree.turns]
@@ -86,7 +86,7 @@ def test_session_given_twice_is_refused() -> None:
 
 def test_score_that_is_not_finite_is_refused() -> None:
     """A NaN outcome is named instead of spreading over its group."""
-    with pytest.raises(InvalidInput, match="session s: attempt 0 has the score nan"):
+    with pytest.raises(InvalidInput, match="session s: attempt 0 has score nan"):
         TurnTable.build([], [session("s", float("nan"))])
 
 

@@ -1,4 +1,4 @@
-"""A small HTTP server on loopback that plays an inference endpoint and its bad days."""
+"""A small HTTP server on loopback that stands in for an inference endpoint with faults."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ class Endpoint:
     url: str = ""
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     connections: int = 0
+    models: Answer = field(default_factory=lambda: Answer(404, {}))
+    """What GET requests get; they are not counted."""
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     _serving: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -44,8 +47,12 @@ class Endpoint:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 lines = head.decode().split("\r\n")[1:]
                 headers = {k.lower(): v.strip() for k, _, v in (x.partition(":") for x in lines)}
+                if head.startswith(b"GET"):
+                    writer.write(_response(self.models))
+                    continue
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 self.headers.append(headers)
+                self.paths.append(head.split()[1].decode())
                 self.requests.append(json.loads(body))
                 self.asked.set()
                 answer = self.answers[min(len(self.requests), len(self.answers)) - 1]

@@ -24,24 +24,20 @@ from trajgym.rewards import (
     VoteRewards,
 )
 from trajgym.rollout import (
-    Annotated,
-    Annotator,
     FakeEngine,
-    HintJudge,
     OpenAIPolicy,
     PolicyRejected,
     PolicyUnavailable,
     Retry,
     ScriptedPolicy,
-    TokenEngine,
     TokenPolicy,
-    VoteJudge,
     annotate,
     call,
     collect,
-    majority,
     say,
 )
+from trajgym.rollout.annotators import Annotated, Annotator, HintJudge, VoteJudge, majority
+from trajgym.rollout.engines import TokenEngine
 from trajgym.trajectory import (
     InvalidInput,
     Run,
@@ -64,7 +60,7 @@ SCRIPT = [
 
 @asynccontextmanager
 async def judged_by(*answers: Answer) -> AsyncIterator[tuple[OpenAIPolicy, Endpoint]]:
-    retry = Retry(attempts=1)
+    retry = Retry(tries=1)
     async with endpoint(*answers) as server:
         async with OpenAIPolicy("judge", base_url=server.url, retry=retry) as policy:
             yield policy, server
@@ -154,7 +150,7 @@ async def test_a_turn_that_nothing_followed_is_not_judged(tmp_path: Path) -> Non
 
 
 async def test_what_is_annotated_is_not_asked_again(tmp_path: Path) -> None:
-    """A second call asks nothing; another source asks about every turn, and its word is last."""
+    """A second call makes no requests; another source judges every turn, and its signal is used."""
     await recorded(tmp_path)
     async with judged_by(*votes("1")) as (policy, server):
         await annotate(tmp_path, VoteJudge(policy, votes=1))
@@ -194,7 +190,7 @@ async def test_cancelled_and_resumed(tmp_path: Path) -> None:
 
 
 async def test_a_turn_whose_judge_fails_is_asked_again(tmp_path: Path) -> None:
-    """An endpoint's bad moment costs that turn its signals until the next call, by name."""
+    """A failure of the endpoint leaves that turn without signals until the next call, by name."""
     await recorded(tmp_path)
     async with judged_by(*votes("1"), Answer(500, {}), *votes("1")) as (policy, _):
         judge = VoteJudge(policy, votes=1)
@@ -206,10 +202,10 @@ async def test_a_turn_whose_judge_fails_is_asked_again(tmp_path: Path) -> None:
 
 
 async def test_a_dead_endpoint_ends_the_call(tmp_path: Path) -> None:
-    """After so many failures in a row nobody is asked any more, and the cause is said."""
+    """After too many failures in a row, no more requests are made, and the cause is reported."""
     await recorded(tmp_path, tasks=10)
     async with judged_by(Answer(401, {"error": {"message": "bad key"}})) as (policy, server):
-        with pytest.raises(PolicyUnavailable, match=r"5 turns in a row.*bad key"):
+        with pytest.raises(PolicyUnavailable, match=r"5 consecutive turns.*bad key"):
             await annotate(tmp_path, VoteJudge(policy, votes=1), give_up=5, concurrency=1)
     assert len(server.requests) == 5
 
@@ -220,11 +216,11 @@ async def test_a_judge_that_hangs_has_a_deadline(tmp_path: Path) -> None:
     async with judged_by(*votes("1"), Answer(hang=True)) as (policy, _):
         judge = VoteJudge(policy, votes=1)
         report = await annotate(tmp_path, judge, seconds=1.0, concurrency=1, give_up=99)
-    assert (report.annotated, report.failed) == (1, {"TimeoutError: ": 2})
+    assert (report.annotated, report.failed) == (1, {"TimeoutError": 2})
 
 
 async def test_a_run_that_is_being_written_is_refused(tmp_path: Path) -> None:
-    """Two writers never meet: annotate says who is in the way."""
+    """A run has one writer at a time: annotate names the other one."""
     await recorded(tmp_path)
     async with Store(tmp_path), judged_by(*votes("1")) as (policy, _):
         with pytest.raises(StoreLocked):

@@ -12,13 +12,12 @@ import pytest
 from tests.rollout.server import completion, endpoint, said
 from tests.rollout.test_annotators import recorded, trees
 from trajgym.rewards import CertificateReward
-from trajgym.rollout import (
+from trajgym.rollout import OpenAIPolicy, annotate
+from trajgym.rollout.annotators import (
     Certificate,
     CertificateCase,
     CertificateJudge,
     ErrorRates,
-    OpenAIPolicy,
-    annotate,
     check_certificate,
 )
 from trajgym.trajectory import Attempt, InvalidInput, SessionTree
@@ -97,12 +96,12 @@ AT = "analyses.0.candidate.steps.0.at"
 @pytest.mark.parametrize(
     ("make", "path", "value", "wrong"),
     [
-        (equivalent, f"{AT}.file", "src/sub.py", "a file that is not there"),
-        (equivalent, f"{AT}.file", "../outside.py", "a file that is not there"),
-        (equivalent, f"{AT}.file", "src", "a file that is not there"),
-        (equivalent, f"{AT}.file", "a\0b", "a file that is not there"),
-        (equivalent, f"{AT}.line", 3, "but that file has 2 lines"),
-        (equivalent, f"{AT}.quote", "return a - b", "which does not say 'return a - b'"),
+        (equivalent, f"{AT}.file", "src/sub.py", "a file that does not exist"),
+        (equivalent, f"{AT}.file", "../outside.py", "a file that does not exist"),
+        (equivalent, f"{AT}.file", "src", "a file that does not exist"),
+        (equivalent, f"{AT}.file", "a\0b", "a file that does not exist"),
+        (equivalent, f"{AT}.line", 3, "but the file has 2 lines"),
+        (equivalent, f"{AT}.quote", "return a - b", "which does not contain 'return a - b'"),
         (equivalent, "premises.0.citations.0.line", 99, "premise 0 cites tests/test_add.py:99"),
         (different, "counterexample.diverges_at.line", 9, "counterexample cites src/add.py:9"),
         (equivalent, "analyses.0.test", "other", "is in scope and has 0 analyses"),
@@ -137,7 +136,7 @@ def test_a_link_out_of_the_sources_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "root" / "add.py").symlink_to(tmp_path / "secret.py")
     document = changed(equivalent, "premises.0.citations.0", {"file": "add.py", "line": 1})
     found = problems(document, tmp_path / "root")
-    assert "premise 0 cites add.py:1, a file that is not there" in found
+    assert "premise 0 cites add.py:1, a file that does not exist" in found
 
 
 def test_a_test_analysed_twice_or_out_of_scope_is_named() -> None:

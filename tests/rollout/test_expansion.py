@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from trajgym.envs import Budgets, Env, EnvSpec, Reply, ToolResult, register, tool
-from trajgym.rewards import TreeGRPO, apply, fork_points
+from trajgym.rewards import TreeGRPO, apply
+from trajgym.rewards.trees import fork_points
 from trajgym.rollout import (
     EntropyExpansion,
     Expansion,
-    FakeCall,
     Policy,
     PolicyRequest,
     PolicyUnavailable,
@@ -35,6 +35,7 @@ from trajgym.rollout import (
     call,
     collect,
 )
+from trajgym.rollout.engines import FakeCall
 from trajgym.trajectory import (
     InvalidInput,
     Run,
@@ -245,7 +246,7 @@ def z(score: float, group: Sequence[float]) -> float:
 
 
 async def test_the_same_seed_grows_the_same_trees(tmp_path: Path) -> None:
-    """How many sessions run at once changes neither where trees are forked nor what is said."""
+    """The number of concurrent sessions changes neither the forks of trees nor their messages."""
     found = []
     for concurrency in (1, 5):
         out = tmp_path / str(concurrency)
@@ -266,7 +267,7 @@ async def test_rivals_share_the_concurrency_of_sessions(tmp_path: Path, concurre
 
 
 async def test_an_unforkable_environment_keeps_its_chains(tmp_path: Path) -> None:
-    """Sessions that can't be forked are scored as they are, and say by name why they are alone."""
+    """Sessions that can't be forked are scored as they are, with the reason by name."""
     spec = EnvSpec(id="test/one-way")
     for group, sessions in await sealed_groups(tmp_path, TreeExpansion(), spec=spec):
         assert [m.left for m in group.members] == ["", ""]
@@ -310,7 +311,7 @@ async def test_a_rival_whose_policy_fails_ends_only_itself(tmp_path: Path) -> No
 
 
 async def test_a_progress_callback_that_fails_in_a_rival_ends_only_it(tmp_path: Path) -> None:
-    """What goes wrong around one rival does not cancel those beside it."""
+    """A failure of one rival does not cancel the others."""
     turns: Counter[str] = Counter()
 
     def note(event: Progress) -> None:
@@ -320,7 +321,7 @@ async def test_a_progress_callback_that_fails_in_a_rival_ends_only_it(tmp_path: 
 
     for _, sessions in await sealed_groups(tmp_path, At(0, 0), on_progress=note):
         for tree in sessions:
-            assert sorted(endings(tree)) == ["completed", "completed", "failed:caller"]
+            assert sorted(endings(tree)) == ["completed", "completed", "failed:callback"]
 
 
 async def test_a_chain_that_failed_is_not_forked(tmp_path: Path) -> None:
@@ -349,7 +350,7 @@ async def test_impossible_places_are_named(tmp_path: Path, points: Any, cause: s
 
 
 async def test_text_turns_have_no_surprisal(tmp_path: Path) -> None:
-    """An expansion that needs log-probs says so in a session of text turns, which stays."""
+    """An expansion that needs log-probs reports this for a session of text turns, which is kept."""
     policy = ScriptedPolicy(text_walk)
     for _, sessions in await sealed_groups(tmp_path, SurprisalExpansion(), policy):
         for tree in sessions:
@@ -429,6 +430,7 @@ async def test_cancelled_in_the_middle_of_a_tree_and_resumed(tmp_path: Path) -> 
         assert left["cancelled"] >= 1
         assert left["running"] == left["interrupted"] == 0
         assert all(not group.sealed for group in run.groups())
+    settings["allow_changes"] = ["policy"]
     await collect(SPEC, TASKS, ScriptedPolicy(text_walk), tmp_path, **settings)
     check_complete(tmp_path, leaves=5, samples=2, tasks=2)
     third = await collect(SPEC, TASKS, ScriptedPolicy(text_walk), tmp_path, **settings)
@@ -499,6 +501,12 @@ async def test_runs_without_expansion_are_not_grown_later(tmp_path: Path) -> Non
     """Sessions that were finished as chains stay finished when a later call asks for trees."""
     await collect(SPEC, TASKS, ScriptedPolicy(text_walk), tmp_path, samples=2)
     report = await collect(
-        SPEC, TASKS, ScriptedPolicy(text_walk), tmp_path, samples=2, expansion=TreeExpansion()
+        SPEC,
+        TASKS,
+        ScriptedPolicy(text_walk),
+        tmp_path,
+        samples=2,
+        expansion=TreeExpansion(),
+        allow_changes=["expansion"],
     )
     assert report.sessions == 0

@@ -9,16 +9,9 @@ from typing import Any
 
 import pytest
 
-from trajgym.rollout import (
-    ByteRenderer,
-    FakeEngine,
-    Fault,
-    Generation,
-    PolicyGarbage,
-    PolicyRejected,
-    PolicyUnavailable,
-    call,
-)
+from trajgym.rollout import FakeEngine, PolicyGarbage, PolicyRejected, PolicyUnavailable, call
+from trajgym.rollout.engines import Fault, Generation
+from trajgym.rollout.rendering import ByteRenderer
 from trajgym.trajectory import InvalidInput, Sampling, Segment
 
 RENDERER = ByteRenderer()
@@ -120,7 +113,7 @@ async def test_a_hang_ends_by_cancellation_only() -> None:
 
 
 def test_a_lone_string_is_no_script() -> None:
-    """A string would be taken for a list of letters; the error says what to write."""
+    """A string would be taken for a list of letters; the error shows the right form."""
     with pytest.raises(InvalidInput, match="put it in a list"):
         FakeEngine("hello")
 

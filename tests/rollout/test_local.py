@@ -11,15 +11,9 @@ import pytest
 
 from trajgym.envs import Budgets, EnvSpec, TurnLimits
 from trajgym.envs.search import load_tasks
-from trajgym.rollout import (
-    LocalEngine,
-    LocalPolicy,
-    PolicyRequest,
-    PolicyUnavailable,
-    TemplateRenderer,
-    collect,
-    load_smollm2,
-)
+from trajgym.rollout import LocalPolicy, PolicyRequest, PolicyUnavailable, collect
+from trajgym.rollout.engines import LocalEngine, load_smollm2
+from trajgym.rollout.rendering import TemplateRenderer
 from trajgym.trajectory import Run, Sampling, Span, build_rows
 
 if TYPE_CHECKING:

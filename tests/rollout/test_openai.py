@@ -14,7 +14,6 @@ import pytest
 from tests.rollout.server import Answer, Endpoint, completion, endpoint, said
 from trajgym.envs import TurnLimits
 from trajgym.rollout import (
-    ByteRenderer,
     OpenAIPolicy,
     PolicyGarbage,
     PolicyRejected,
@@ -23,13 +22,14 @@ from trajgym.rollout import (
     Retry,
 )
 from trajgym.rollout._retry import retry_after
+from trajgym.rollout.rendering import ByteRenderer
 from trajgym.trajectory import Sampling, Segment, image_part
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 USER = {"role": "user", "content": "go"}
-QUICK = Retry(attempts=3, first_wait=0.001, longest_wait=0.01)
+QUICK = Retry(tries=3, first_wait=0.001, longest_wait=0.01)
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
 
 
@@ -90,7 +90,7 @@ async def test_what_is_sent() -> None:
 
 
 async def test_images_are_sent_as_data() -> None:
-    """A stored image goes out as a data URL; one without bytes is refused by its hash."""
+    """A stored image is sent as a data URL; one without bytes is refused by its hash."""
     blob = "ab" * 32
     messages = [{"role": "user", "content": [image_part(blob)]}]
     async with asking(completion(said())) as (asked, server):
@@ -146,7 +146,7 @@ async def test_retries_are_bounded() -> None:
 
 async def test_a_wait_longer_than_the_total_is_not_waited() -> None:
     """A server that asks for more time than there is gets no further try."""
-    retry = Retry(attempts=5, total_seconds=2)
+    retry = Retry(tries=5, total_seconds=2)
     async with asking(Answer(429, {}, {"retry-after": "3600"}), retry=retry) as (asked, server):
         with pytest.raises(PolicyUnavailable, match="429"):
             await asyncio.wait_for(asked.sample(request()), 5)
@@ -164,19 +164,19 @@ async def test_other_refusals_are_never_retried(status: int) -> None:
 
 async def test_a_hanging_server_is_given_up() -> None:
     """Each try has a deadline, and the last one ends the call."""
-    retry = Retry(attempts=2, first_wait=0.001)
-    async with asking(Answer(hang=True), timeout=0.1, retry=retry) as (asked, server):
+    retry = Retry(tries=2, first_wait=0.001)
+    async with asking(Answer(hang=True), timeout=1.0, retry=retry) as (asked, server):
         with pytest.raises(PolicyUnavailable, match=r"(?i)time|answer"):
-            await asyncio.wait_for(asked.sample(request()), 10)
+            await asyncio.wait_for(asked.sample(request()), 60)
     assert len(server.requests) == 2
 
 
 async def test_no_server_at_all() -> None:
-    """A closed port is named as an endpoint that is not up."""
+    """A closed port is reported as an endpoint that does not accept connections."""
     async with endpoint(completion(said())) as server:
         url = server.url
     async with policy(url) as asked:
-        with pytest.raises(PolicyUnavailable, match="base_url"):
+        with pytest.raises(PolicyUnavailable, match="its URL correct"):
             await asked.sample(request())
 
 
@@ -191,7 +191,6 @@ async def test_no_server_at_all() -> None:
         Answer(body="<html>hello</html>", headers={"content-type": "text/html"}),
         Answer(body="{not json"),
         completion(None),
-        completion(said(None)),
         completion(said([{"no": "type"}])),
         completion(said("x", tool_calls=[{"id": "a", "type": "function"}])),
     ],
@@ -202,6 +201,14 @@ async def test_garbage_is_named(answer: Answer) -> None:
         with pytest.raises(PolicyGarbage, match="openai:m"):
             await asked.sample(request())
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("finish", ["stop", "length"])
+async def test_an_empty_message_is_a_turn(finish: str) -> None:
+    """``content: null`` without calls is an empty turn, as ``content: ""`` is."""
+    async with asking(completion(said(None), finish=finish)) as (asked, _):
+        reply = await asked.sample(request())
+    assert (reply.message, reply.finish) == ({"role": "assistant", "content": ""}, finish)
 
 
 def exact(ids: list[int], logprobs: list[Any], **message: Any) -> Answer:
@@ -277,7 +284,7 @@ async def test_missing_or_odd_token_ids_are_errors() -> None:
 
 
 async def test_one_connection_is_kept() -> None:
-    """Turn after turn goes over the same connection."""
+    """All turns use the same connection."""
     async with asking(completion(said())) as (asked, server):
         for _ in range(5):
             await asked.sample(request())
@@ -285,7 +292,7 @@ async def test_one_connection_is_kept() -> None:
 
 
 async def test_a_cancelled_call_ends_at_once() -> None:
-    """Cancelling reaches through the retries and is not taken for a time-out."""
+    """Cancelling reaches through the retries and is not taken for a timeout."""
     async with asking(Answer(hang=True)) as (asked, server):
         task = asyncio.create_task(asked.sample(request()))
         await asyncio.wait_for(server.asked.wait(), 5)
@@ -295,7 +302,7 @@ async def test_a_cancelled_call_ends_at_once() -> None:
 
 
 def test_retry_after_is_read_in_all_its_forms() -> None:
-    """Seconds, milliseconds and dates are understood; nonsense is no wish."""
+    """Seconds, milliseconds and dates are parsed; invalid values are ignored."""
     later = email.utils.formatdate(time.time() + 60, usegmt=True)
     assert retry_after({"retry-after": "7"}) == 7
     assert retry_after({"retry-after-ms": "250", "retry-after": "7"}) == 0.25

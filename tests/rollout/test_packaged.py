@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.rollout.tokenizers import tokenizer
-from trajgym.rollout import PackagedRenderer, PolicyRejected, TemplateRenderer, renderer_for
+from trajgym.rollout import PolicyRejected, renderer_for
+from trajgym.rollout.rendering import PackagedRenderer, TemplateRenderer
 
 USER = {"role": "user", "content": "go"}
 TOOLS = [
@@ -79,5 +80,5 @@ def test_it_is_chosen_by_the_exact_name() -> None:
     known.name_or_path = "Qwen/Qwen3-8B"
     assert isinstance(renderer_for(known), PackagedRenderer)
     assert isinstance(renderer_for(tokenizer("qwen")), TemplateRenderer)
-    with pytest.raises(PolicyRejected, match="does not know"):
+    with pytest.raises(PolicyRejected, match="does not support"):
         PackagedRenderer(tokenizer("qwen"))

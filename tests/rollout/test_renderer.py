@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.rollout.tokenizers import FAMILIES, tokenizer
-from trajgym.rollout import ByteRenderer, PolicyRejected, Renderer, TemplateRenderer, renderer_for
+from trajgym.rollout import PolicyRejected, renderer_for
+from trajgym.rollout.rendering import ByteRenderer, Renderer, TemplateRenderer
 from trajgym.trajectory import image_part
 
 TOOLS = [
@@ -311,21 +312,21 @@ def test_arguments_reach_the_template_as_values() -> None:
 
 
 def test_an_image_is_refused_by_name() -> None:
-    """A renderer for text says which message it can't show instead of dropping the image."""
+    """A renderer for text names the message that it can't render instead of dropping the image."""
     message = {"role": "user", "content": [{"type": "text", "text": "x"}, image_part("ab" * 32)]}
-    with pytest.raises(PolicyRejected, match=r"message 0 \(user\) holds a part of type"):
+    with pytest.raises(PolicyRejected, match=r"message 0 \(user\) has a part of type"):
         make("chatml").render([message])
 
 
 def test_a_refusing_template_is_named() -> None:
-    """A template's own refusal comes out with its words and the roles given."""
+    """A template's own error is raised with its text and the roles given."""
     calls = [_call("bash", "{}"), _call("bash", "{}")]
     with pytest.raises(PolicyRejected, match="one call at a time"):
         make("llama").render([{"role": "user", "content": "x"}, _assistant(*calls)], TOOLS)
 
 
 def test_a_tokenizer_without_a_template_is_refused() -> None:
-    """A base model's tokenizer gives an error that says what to do."""
+    """A base model's tokenizer is an error that names the remedy."""
     import copy
 
     bare = copy.deepcopy(tokenizer("chatml"))

@@ -34,7 +34,7 @@ def contents(messages: list[Any]) -> list[str]:
 
 
 async def test_a_list_is_said_in_order_and_then_runs_out() -> None:
-    """Each turn gets its answer as a text turn; past the end is an error that says so."""
+    """Each turn gets its answer as a text turn; a turn past the end is an error."""
     policy = ScriptedPolicy(["one", call("f", x=[1])], name="demo")
     first = await policy.sample(request())
     assert (first.message["content"], first.finish, first.sampled) == ("one", "stop", None)
@@ -113,6 +113,27 @@ async def test_a_generator_that_ends_says_its_last_word() -> None:
     assert contents(await play(ScriptedPolicy(script, last="bye"), 2)) == ["only", "bye"]
     with pytest.raises(PolicyGarbage, match="nothing for turn 1"):
         await play(ScriptedPolicy(script), 2)
+
+
+async def test_a_generator_may_yield_from_lists_and_generators() -> None:
+    """Answers of a list come in order, also inside another generator; later yields get messages."""
+
+    def inner() -> Iterator[Any]:
+        messages: Any = yield "four"
+        yield f"{len(messages)} messages"
+        yield from ("six",)
+
+    def script(_: PolicyRequest) -> Iterator[Any]:
+        yield from ["one", "two"]
+        messages: Any = yield "three"
+        assert len(messages) == 7
+        yield from inner()
+
+    expected = ["one", "two", "three", "four", "9 messages", "six", "end"]
+    policy = ScriptedPolicy(script, last="end")
+    messages = await play(policy, 7)
+    assert contents(messages) == expected
+    assert (await policy.sample(request(messages[:3]))).message["content"] == "two"
 
 
 async def test_garbage_is_named() -> None:

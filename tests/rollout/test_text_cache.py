@@ -1,4 +1,4 @@
-"""A renderer remembers texts; nobody can tell, except by the clock."""
+"""A renderer caches texts, which changes nothing but the time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trajgym.rollout import ByteRenderer
-from trajgym.rollout._text_cache import TextCache, conversation_key
+from trajgym.rollout.rendering import ByteRenderer
+from trajgym.rollout.rendering._text_cache import Rendered, TextCache, conversation_key, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +66,7 @@ def test_a_warm_renderer_gives_what_a_fresh_one_gives(
 
 
 def test_a_turn_renders_no_old_prompt_again(monkeypatch: Any) -> None:
-    """What the last turn's prompt said is not rendered again when the next turn extends it."""
+    """The text of the last turn's prompt is not rendered again when the next turn extends it."""
     renderer = ByteRenderer()
     rendered: list[int] = []
     template: Callable[..., str] = renderer._codec.template
@@ -100,30 +100,94 @@ def test_equal_values_of_other_types_are_other_conversations() -> None:
     assert conversation_key([first], ()) == conversation_key([copy.deepcopy(first)], ())
 
 
+def kept(cache: TextCache, said: str, text: str = "x") -> None:
+    """Add a conversation of one message."""
+    messages = [{"role": "user", "content": said}]
+    cache.put(place_of(messages, ()), Rendered(messages, list(messages), text))
+
+
+def holds(cache: TextCache, said: str) -> bool:
+    messages = [{"role": "user", "content": said}]
+    return cache.get(place_of(messages, ()), messages) is not None
+
+
 def test_it_keeps_no_more_than_it_may() -> None:
     """What was used last stays; what alone takes more than all it may keep is not kept."""
-    keys = [conversation_key([{"content": str(i)}], ()) for i in range(4)]
     cache = TextCache(3 * 3000)
-    for key in keys[:3]:
-        cache.put(key, "x" * 1000)
-    assert cache.get(keys[0]) == "x" * 1000
-    cache.put(keys[3], "y" * 1000)
-    assert [cache.get(key) is not None for key in keys] == [True, False, True, True]
-    cache.put(keys[1], "z" * 5000)
+    for said in "abc":
+        kept(cache, said, "x" * 1000)
+    assert holds(cache, "a")
+    kept(cache, "d", "y" * 1000)
+    assert [holds(cache, said) for said in "abcd"] == [True, False, True, True]
+    kept(cache, "b", "z" * 5000)
     assert len(cache) == 3
     assert len(pickle.loads(pickle.dumps(cache))) == 0
 
 
+def test_a_prompt_whose_conversation_went_on_goes_first() -> None:
+    """The prompts that the next turns need stay when there is not enough memory for all."""
+    cache = TextCache(3 * 3000)
+    for said in "abc":
+        kept(cache, said, "x" * 1000)
+    cache.expect_less(place_of([{"role": "user", "content": "c"}], ()))
+    kept(cache, "d", "x" * 1000)
+    assert [holds(cache, said) for said in "abcd"] == [True, True, False, True]
+
+
 def test_it_takes_the_memory_that_it_may() -> None:
-    """Its keys count, too: many short messages weigh more than what they say."""
+    """Its keys count, too: many short messages take more memory than their texts."""
     cache = TextCache(1 << 21)
     tracemalloc.start()
     try:
         for i in range(3000):
             said = [{"role": "user", "content": f"{i} {j}"} for j in range(12)]
-            cache.put(conversation_key(said, ()), f"{i} " * 60)
+            entry = Rendered(said, [dict(one) for one in said], f"{i} " * 60)
+            cache.put(place_of(said, ()), entry)
         used, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert len(cache) > 100
     assert used < 2 * (1 << 21)
+
+
+def test_a_prompt_shows_no_messages_that_were_changed_in_place() -> None:
+    """Values, their types and their order are compared, at every depth."""
+
+    def calling() -> list[Any]:
+        function = {"name": "look", "arguments": "{}"}
+        calls = [{"id": "c", "type": "function", "function": function}]
+        said = {"role": "assistant", "content": "", "tool_calls": calls}
+        return [{"role": "user", "content": "Well?"}, said, {"role": "tool", "content": "x"}]
+
+    def reorder(value: dict[str, Any]) -> None:
+        for name in list(value)[:-1]:
+            value[name] = value.pop(name)
+
+    changes: list[Callable[[Any], Any]] = [
+        lambda m: m[0].update(content="Ill?"),
+        lambda m: m[0].update(more=True),
+        lambda m: m[1]["tool_calls"].append(copy.deepcopy(m[1]["tool_calls"][0])),
+        lambda m: m[1]["tool_calls"][0].update(id="d"),
+        lambda m: m[1]["tool_calls"][0]["function"].update(name="see"),
+        lambda m: reorder(m[2]),
+        lambda m: reorder(m[1]["tool_calls"][0]),
+        lambda m: m[1]["tool_calls"][0].update(
+            function={"arguments": "{}", "name": "look"},
+        ),
+        lambda m: m[1].pop("tool_calls"),
+        lambda m: m.pop(),
+    ]
+    for extra in (None, True):  # with a value that is not a text, all are compared by their keys
+        for change in changes:
+            messages = calling()
+            if extra is not None:
+                messages[2]["extra"] = extra
+            entry = Rendered(messages, messages, "", Rendered(messages[:1], messages[:1], ""))
+            assert entry.shows(copy.deepcopy(messages))
+            change(messages)
+            assert not entry.shows(messages)
+    odd = calling()
+    odd[0]["extra"] = 1
+    entry = Rendered(odd, odd, "")
+    odd[0]["extra"] = True
+    assert not entry.shows(odd)

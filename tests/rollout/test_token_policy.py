@@ -8,21 +8,19 @@ import numpy as np
 import pytest
 
 from tests.rollout.tokenizers import tokenizer
-from trajgym.envs import TurnLimits
+from trajgym.envs import EnvSpec, Session, TurnLimits
 from trajgym.rollout import (
-    ByteRenderer,
     FakeEngine,
-    Fault,
-    Generation,
     PolicyGarbage,
     PolicyRequest,
     PolicyUnavailable,
-    TemplateRenderer,
-    TokenEngine,
     TokenPolicy,
     call,
+    run_session,
 )
-from trajgym.trajectory import Segment, TurnTokens
+from trajgym.rollout.engines import Fault, Generation, TokenEngine
+from trajgym.rollout.rendering import ByteRenderer, TemplateRenderer
+from trajgym.trajectory import Segment, Task, TurnTokens
 
 USER = {"role": "user", "content": "go"}
 
@@ -116,7 +114,7 @@ def _opened(renderer: TemplateRenderer) -> TemplateRenderer:
 
 @pytest.mark.parametrize("budget", [1, 5, 9])
 async def test_reasoning_out_of_budget_is_closed_and_the_turn_goes_on(budget: int) -> None:
-    """After so many tokens the closing ids are inserted, untrained, and sampling goes on."""
+    """After so many tokens, the closing ids are inserted, untrained, and sampling continues."""
     thought = "<think>" + "x" * 40 + "</think>"
     policy = TokenPolicy.fake([thought + "answer"])
     reply = await policy.sample(request(limits=TurnLimits(reasoning_tokens=budget)))
@@ -181,8 +179,33 @@ async def test_an_abort_keeps_what_was_sampled() -> None:
     assert reply.finish == "abort"
     assert reply.message["content"] == "he"
     empty = TokenPolicy.fake(["hello"], faults=[Fault(call=0, kind="abort")])
-    with pytest.raises(PolicyUnavailable, match="no token"):
+    with pytest.raises(PolicyUnavailable, match="aborted before"):
         await empty.sample(request())
+
+
+class Silent(FakeEngine):
+    """Samples nothing, not even an end."""
+
+    finish: Any = "stop"
+
+    async def generate(self, prompt_ids: Any, **options: Any) -> Generation:
+        return Generation((), (), (), self.finish)
+
+
+@pytest.mark.parametrize(
+    ("finish", "status"), [("stop", "completed"), ("length", "truncated:completion_tokens")]
+)
+async def test_a_reply_without_a_token_is_an_empty_turn(finish: str, status: str) -> None:
+    """It is scored as the empty message of a hosted model is, and gives no ids to train on."""
+    engine = Silent(["x"])
+    engine.finish = finish
+    task = Task(id="t", prompt="")
+    session = Session(EnvSpec(id="tests.worlds:Counter"), task)
+    await run_session(session, TokenPolicy(engine, engine.renderer), task)
+    (turn,) = session.turns
+    assert (turn.message["content"], turn.tokens) == ("", None)
+    assert session.status.scored
+    assert finish == "stop" or str(session.status) == status
 
 
 async def test_a_hanging_engine_is_given_up() -> None:

@@ -14,17 +14,9 @@ from tests.pictures import Screen, picture
 from tests.rollout.vision import TinyVLM, qwen2_vl, smolvlm
 from trajgym.adapters import row_inputs, row_pictures
 from trajgym.envs import EnvSpec
-from trajgym.rollout import (
-    LocalEngine,
-    LocalVisionEngine,
-    PolicyRejected,
-    PolicyRequest,
-    TemplateRenderer,
-    TokenPolicy,
-    VisionRenderer,
-    collect,
-    pixels_of,
-)
+from trajgym.rollout import PolicyRejected, PolicyRequest, TokenPolicy, collect
+from trajgym.rollout.engines import LocalEngine, LocalVisionEngine
+from trajgym.rollout.rendering import TemplateRenderer, VisionRenderer, pixels_of
 from trajgym.trajectory import (
     InvalidInput,
     Run,
@@ -94,7 +86,7 @@ def test_ids_are_those_of_the_processor(vlm: TinyVLM) -> None:
         tokenize=False,
         add_generation_prompt=True,
     )
-    from trajgym.rollout import open_image
+    from trajgym.rollout.rendering import open_image
 
     shown = [open_image(IMAGES[HASHES[i]]) for i in (0, 1, 0)]
     wanted = vlm.processor(
@@ -148,7 +140,7 @@ async def test_log_probs_are_those_of_the_pixels(vlm: TinyVLM) -> None:
     assert again.sampled is not None
     assert reply.sampled.response_ids.tolist() == again.sampled.response_ids.tolist()  # type: ignore[union-attr]
     ids = np.concatenate([reply.sampled.prompt_ids, reply.sampled.response_ids])
-    from trajgym.rollout import ShownImage
+    from trajgym.rollout.rendering import ShownImage
 
     shown = [ShownImage(ref, IMAGES[ref.blob]) for ref in reply.sampled.images]
     with torch.inference_mode():
@@ -192,7 +184,7 @@ async def test_another_processor_is_refused(vlm: TinyVLM) -> None:
         session="s", messages=[user(image_part(HASHES[0]))], images=IMAGES, seed=5
     )
     async with mixed:
-        with pytest.raises(UnsupportedModality, match="give the renderer, the engine"):
+        with pytest.raises(UnsupportedModality, match="use the same one for renderer"):
             await mixed.sample(request)
 
 
@@ -205,7 +197,7 @@ async def test_placeholders_without_pixels_are_refused(vlm: TinyVLM) -> None:
             await blind.sample(request)
     if "Idefics" not in type(vlm.processor).__name__:  # its template takes parts only
         vlm.processor.tokenizer.chat_template = vlm.processor.chat_template
-        with pytest.raises(PolicyRejected, match="this renderer is for text only"):
+        with pytest.raises(PolicyRejected, match="this renderer supports text only"):
             TemplateRenderer(vlm.processor.tokenizer).render(messages)
 
 

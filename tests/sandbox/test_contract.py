@@ -20,7 +20,7 @@ from trajgym.envs.sandbox import (
     SnapshotFailed,
     check_sandbox,
 )
-from trajgym.envs.sandbox._embedded import EmbeddedSandbox
+from trajgym.envs.sandbox.embedded import EmbeddedSandbox
 from trajgym.trajectory import ConformanceError, InvalidInput
 
 if TYPE_CHECKING:
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 NAMESPACES = [
     "a timeout kills the whole tree and leaves the sandbox usable",
     "a fork bomb is bounded",
-    "memory is bounded, and a kill for it is told",
+    "memory is bounded, and a kill for it is reported",
     "the network is not reachable",
     "the host's files can't be read or written, nor through links",
     "commands have no privileges",
+    "mounted directories of the host are seen as they are, and can't be written",
 ]
 
 
@@ -140,7 +141,7 @@ async def test_bad_commands(provider: SandboxProvider, spec: SandboxSpec) -> Non
 
 
 async def test_killing_everything(provider: SandboxProvider, spec: SandboxSpec) -> None:
-    """An agent that kills all it can, its own shell first, gets an answer and a usable sandbox."""
+    """After an agent kills all processes that it can, its call returns; the sandbox is usable."""
     async with await provider.start(spec) as sandbox:
         for attack in ("kill -9 -1", "kill -9 $PPID; sleep 30"):
             result = await sandbox.run(attack, timeout=20)
@@ -181,7 +182,7 @@ async def test_unknown_snapshot(provider: SandboxProvider, spec: SandboxSpec) ->
 
 
 async def test_isolation_is_told(provider: SandboxProvider) -> None:
-    """A provider says in words what it does not isolate."""
+    """A provider describes what it does not isolate."""
     told = provider.isolation()
     assert "shared" in told["kernel"]
     assert all(told.values())

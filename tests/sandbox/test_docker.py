@@ -20,8 +20,8 @@ from trajgym.envs.sandbox import (
     SandboxStartFailed,
     SandboxUnavailable,
     SnapshotFailed,
-    _docker_sandbox,
 )
+from trajgym.envs.sandbox.docker import _sandbox
 
 if TYPE_CHECKING:
     pass
@@ -127,7 +127,7 @@ async def test_background_processes_survive_their_command_only() -> None:
 
 async def test_restart_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the helper can't end a command, a restart of the container does; files stay."""
-    monkeypatch.setattr(_docker_sandbox, "KILL", "exit 1")
+    monkeypatch.setattr(_sandbox, "KILL", "exit 1")
     async with DockerProvider() as provider, await provider.start(SandboxSpec(image=BASE)) as box:
         shell = await box.shell()
         await shell.run("cd /usr; x=1")

@@ -1,4 +1,4 @@
-"""What becomes of sandboxes when their engine dies, and another runtime; on engines of our own."""
+"""Sandboxes whose engine is killed, and another runtime, on separate engines."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def private_engine(tmp_path: Path) -> Iterator[PrivateEngine]:
 
 
 async def test_engine_dies_mid_session(private_engine: PrivateEngine) -> None:
-    """When the engine dies running commands end as SandboxDied, and closing is quick."""
+    """When the engine is killed, running commands raise SandboxDied, and closing is quick."""
     async with DockerProvider(private_engine.host) as provider:
         sandbox = await provider.start(SandboxSpec(image="tiny"))
         running = asyncio.create_task(sandbox.run("touch begun; sleep 60"))

@@ -1,4 +1,4 @@
-"""What the command line says and does about sandboxes."""
+"""The commands about sandboxes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_doctor_and_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_without_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host without an engine is told how to get one; the rest is looked at all the same."""
+    """Without an engine, doctor reports how to get one, and still checks the rest."""
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     monkeypatch.setenv("TRAJGYM_SANDBOX_DIR", str(tmp_path / "boxes"))
     findings = await examine_sandboxes()

@@ -16,16 +16,16 @@ from trajgym.envs.sandbox import (
     SandboxStartFailed,
     SandboxUnavailable,
 )
-from trajgym.envs.sandbox._cgroups import ControlGroups
-from trajgym.envs.sandbox._embedded_files import disk_use
-from trajgym.envs.sandbox._trial import Trial, long_sleep, survivors
+from trajgym.envs.sandbox._folders import disk_use
+from trajgym.envs.sandbox.conformance import Case, long_sleep, survivors
+from trajgym.envs.sandbox.embedded._cgroups import ControlGroups
 
 EMBEDDED = pytest.mark.parametrize("provider", ["bubblewrap"], indirect=True)
 
 
 @EMBEDDED
 async def test_disk_limit(provider: SandboxProvider) -> None:
-    """A command that outgrows the disk limit is killed and told so; making room still works."""
+    """A command that exceeds the disk limit is killed with a message; files can be deleted."""
     spec = SandboxSpec(limits=Limits(disk=8 << 20))
     async with await provider.start(spec) as sandbox:
         one = await sandbox.run("head -c 20000000 /dev/zero > big")
@@ -39,14 +39,14 @@ async def test_disk_limit(provider: SandboxProvider) -> None:
 
 @EMBEDDED
 async def test_background_ends_with_its_command(provider: SandboxProvider) -> None:
-    """What a command leaves running ends with it; one that leaves nothing lends its shell on."""
+    """Processes that a command leaves running are ended with it; else its shell is used again."""
     sleep = long_sleep()
     async with await provider.start(SandboxSpec()) as box:
         first, second = await box.run("echo $PPID"), await box.run("echo $PPID")
         assert first.stdout == second.stdout
         for start in ("sleep {} &", "(setsid sleep {} &)", "(env -i setsid sleep {} &) &"):
             assert (await box.run(start.format(sleep))).ok
-            left = await survivors(Trial(provider, box.spec, box), sleep)
+            left = await survivors(Case(provider, box.spec, box), sleep)
             assert not left
 
 
@@ -68,7 +68,7 @@ async def test_readonly_in_writable_is_refused(provider: SandboxProvider, tmp_pa
 
 
 @EMBEDDED
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has a root to protect")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 async def test_root_is_refused(provider: SandboxProvider) -> None:
     """User 0 would be the host's root without a user namespace, so it is not offered."""
     with pytest.raises(SandboxStartFailed, match="user 0"):
@@ -89,7 +89,7 @@ async def test_no_namespaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_somebody_elses_directory(tmp_path: Path) -> None:
-    """A link planted where sandboxes shall live is not followed."""
+    """A symbolic link in place of the sandboxes' directory is not followed."""
     (tmp_path / "real").mkdir()
     (tmp_path / "root").symlink_to("real")
     async with EmbeddedProvider(tmp_path / "root") as provider:

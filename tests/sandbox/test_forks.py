@@ -17,11 +17,9 @@ from trajgym.envs.sandbox import (
     SandboxSpec,
     Snapshot,
     SnapshotFailed,
-    _docker_fork,
-    _docker_images,
-    _embedded_layers,
-    _embedded_remount,
 )
+from trajgym.envs.sandbox.docker import _fork, _images
+from trajgym.envs.sandbox.embedded import _layers, _remount
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
@@ -50,8 +48,8 @@ async def test_docker_fork_makes_no_image() -> None:
 @pytest.mark.docker
 @pytest.mark.usefixtures("engine")
 async def test_docker_fork_by_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the engine's files can't be read, a commit does it, and its image goes at the end."""
-    monkeypatch.setattr(_docker_fork, "MAX_ENTRIES", 0)
+    """If the engine's files can't be read, forks are commits, and their images are removed."""
+    monkeypatch.setattr(_fork, "MAX_ENTRIES", 0)
     async with DockerProvider() as provider, await provider.start(SandboxSpec(image=BASE)) as box:
         await box.run("echo a > file")
         forks = await box.forks(2)
@@ -70,7 +68,7 @@ async def test_docker_fork_by_commit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("engine")
 async def test_docker_image_is_rebased(monkeypatch: pytest.MonkeyPatch) -> None:
     """An image near the driver's layer limit is made of one layer again, with all that it had."""
-    monkeypatch.setattr(_docker_images, "MAX_LAYERS", 2)
+    monkeypatch.setattr(_images, "MAX_LAYERS", 2)
     await asyncio.to_thread(_import_tiny)
     spec = SandboxSpec(image=TINY, env={"ODD": 'a "b" $c'})
     try:
@@ -82,7 +80,7 @@ async def test_docker_image_is_rebased(monkeypatch: pytest.MonkeyPatch) -> None:
                 snapshot = await box.snapshot()
                 counts.append(
                     await provider.engine.call(
-                        lambda api, image=snapshot.id: _docker_images.layer_count(api, image)
+                        lambda api, image=snapshot.id: _images.layer_count(api, image)
                     )
                 )
                 await box.close()
@@ -110,9 +108,9 @@ async def test_embedded_fork_shares_what_is_there(
     forks = await box.forks(16)
     sums = await asyncio.gather(*(fork.run("cksum < big") for fork in forks))
     assert len({done.stdout for done in sums}) == 1
-    assert _embedded_layers.disk_use(tmp_path / "sandboxes") < 2 * size
+    assert _layers.disk_use(tmp_path / "sandboxes") < 2 * size
     await _close(box, *forks)
-    assert _embedded_layers.disk_use(tmp_path / "sandboxes") < 1 << 20
+    assert _layers.disk_use(tmp_path / "sandboxes") < 1 << 20
 
 
 async def _grow(root: Sandbox, count: int) -> list[Sandbox]:
@@ -131,11 +129,11 @@ async def _grow(root: Sandbox, count: int) -> list[Sandbox]:
 def _disk(provider: SandboxProvider, boxes: list[Sandbox]) -> int:
     """Bytes on the host of all that these sandboxes hold."""
     if isinstance(provider, EmbeddedProvider):
-        return _embedded_layers.disk_use(provider.root)
+        return _layers.disk_use(provider.root)
     ids = [box.container for box in boxes]  # type: ignore[attr-defined]
     form = "{{.GraphDriver.Data.UpperDir}}"
     uppers = docker("inspect", "--format", form, *ids).split()
-    return sum(_embedded_layers.disk_use(Path(upper)) for upper in uppers)
+    return sum(_layers.disk_use(Path(upper)) for upper in uppers)
 
 
 async def _check_branches(provider: SandboxProvider, spec: SandboxSpec, count: int) -> None:
@@ -155,7 +153,7 @@ async def _check_branches(provider: SandboxProvider, spec: SandboxSpec, count: i
     finally:
         await _close(*branches)
     if isinstance(provider, EmbeddedProvider):
-        assert _embedded_layers.disk_use(provider.root) < 1 << 20
+        assert _layers.disk_use(provider.root) < 1 << 20
         assert not any(provider.layers.folder.iterdir())
     else:
         label = f"label=trajgym.provider={provider._id}"  # type: ignore[attr-defined]
@@ -165,7 +163,7 @@ async def _check_branches(provider: SandboxProvider, spec: SandboxSpec, count: i
 
 @EMBEDDED
 async def test_embedded_fork_keeps_waiting_shells(provider: EmbeddedProvider) -> None:
-    """A shell that waits goes on over the frozen files, as it was, and writes above them only."""
+    """An idle shell continues on the frozen files, and writes only to the new layer."""
     box = await provider.start(SandboxSpec())
     shell = await box.shell("main")
     await shell.run("x=kept; f() { echo called; }; cd /usr; cd /work; mkdir d; cd d")
@@ -193,7 +191,7 @@ async def test_embedded_fork_on_an_old_kernel(
     provider: EmbeddedProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the calls of newer kernels forks are layers all the same, copies with open shells."""
-    monkeypatch.setattr(_embedded_remount, "MOUNT_SETATTR", 100_000)
+    monkeypatch.setattr(_remount, "MOUNT_SETATTR", 100_000)
     async with await provider.start(SandboxSpec()) as box:
         await box.run("echo one > file")
         async with await box.fork() as fork:
@@ -209,7 +207,7 @@ async def test_embedded_fork_on_an_old_kernel(
 
 @EMBEDDED
 async def test_embedded_fork_of_what_may_still_write(provider: EmbeddedProvider) -> None:
-    """Where a shell holds a file open for writing a fork is a copy, and the file goes on."""
+    """If a shell has a file open for writing, a fork is a copy, and the file stays writable."""
     async with await provider.start(SandboxSpec()) as box:
         shell, other = await box.shell("main"), await box.shell("other")
         await shell.run("exec 5>file; echo one >&5")
@@ -257,11 +255,11 @@ async def test_embedded_fork_counts_what_it_shares(provider: EmbeddedProvider) -
 
 
 @EMBEDDED
-async def test_embedded_layers_are_rebased(
+async def test_layers_are_rebased(
     provider: EmbeddedProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A long line of forks goes on past the depth at which layers are copied into one."""
-    monkeypatch.setattr(_embedded_layers, "DEPTH", 3)
+    """A chain of forks can be longer than the depth at which layers are copied into one."""
+    monkeypatch.setattr(_layers, "DEPTH", 3)
     box = await provider.start(SandboxSpec())
     await box.run("mkdir d; touch d/0")
     for number in range(1, 9):
@@ -293,7 +291,7 @@ async def test_busy_shell_is_said_to_be_lost(provider: SandboxProvider, spec: Sa
         shell = await box.shell("main")
         await shell.run("cd /usr; sleep 60 &")
         async with await box.fork() as fork:
-            assert "what runs in shell 'main'" in fork.lost
+            assert "processes of shell 'main'" in fork.lost
             assert (await fork.shells["main"].run("pwd")).stdout == b"/usr\n"
         with pytest.raises(InvalidInput, match="main"):
             await box.shell("main")
@@ -301,5 +299,5 @@ async def test_busy_shell_is_said_to_be_lost(provider: SandboxProvider, spec: Sa
         async with await box.fork() as fork:
             assert fork.shells == {}
         assert (await (await box.shell("main")).run("pwd")).stdout == b"/work\n"
-        with pytest.raises(InvalidInput, match="at least one"):
+        with pytest.raises(InvalidInput, match="at least 1"):
             await box.forks(0)

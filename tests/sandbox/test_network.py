@@ -15,11 +15,11 @@ from trajgym.envs.sandbox import (
     SandboxProvider,
     SandboxSpec,
     SandboxUnavailable,
-    _docker_sandbox,
     _relay,
     examine_sandboxes,
 )
 from trajgym.envs.sandbox._routes import Route, hosts_of, plan_routes
+from trajgym.envs.sandbox.docker import _sandbox
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Listener:
-    """A service of this host that says who it is, and remembers what it was told."""
+    """A service of this host that answers with its name and records requests."""
 
     def __init__(self, says: bytes) -> None:
         self.says = says
@@ -145,7 +145,7 @@ async def test_large_transfers_and_closing(provider: SandboxProvider, spec: Sand
 
 
 async def test_names_may_not_lead_inward(provider: SandboxProvider, spec: SandboxSpec) -> None:
-    """A name whose answer is an address of this host is refused, unless the spec says so itself."""
+    """A name with an address of this host is refused, unless the spec itself names the host."""
     async with listening(b"inside\n") as service:
         allow = (f"localhost.test:80=localhost:{service.port}",)
         async with await provider.start(dataclasses.replace(spec, allow=allow)) as box:
@@ -176,7 +176,7 @@ async def test_a_restart_keeps_the_way_open(
     provider: SandboxProvider, spec: SandboxSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A container that had to be restarted reaches the same places as before."""
-    monkeypatch.setattr(_docker_sandbox, "KILL", "exit 1")
+    monkeypatch.setattr(_sandbox, "KILL", "exit 1")
     async with listening(b"here\n") as service:
         allow = (f"api.test:80=127.0.0.1:{service.port}",)
         async with await provider.start(dataclasses.replace(spec, allow=allow)) as box:
@@ -187,7 +187,7 @@ async def test_a_restart_keeps_the_way_open(
 @pytest.mark.docker
 @pytest.mark.usefixtures("engine")
 async def test_what_can_not_be_promised_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without root, or far from the engine, an allow-list is refused by name; doctor says so."""
+    """Without root or with a remote engine, an allow-list is refused; doctor reports this."""
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     spec = SandboxSpec(image=BASE, allow=("example.org:443",))
     async with DockerProvider() as provider:
@@ -198,7 +198,7 @@ async def test_what_can_not_be_promised_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 async def test_doctor_knows_about_allow() -> None:
-    """Where an allow-list works, doctor says that, of both kinds."""
+    """If allow-lists work, doctor reports this for both kinds."""
     said = [f for f in await examine_sandboxes() if "allow" in f.said and f.level == "good"]
     assert {finding.part for finding in said} >= {"embedded"}
 

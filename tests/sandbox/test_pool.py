@@ -43,7 +43,7 @@ async def _until_ready(pool: WarmPool, spec: SandboxSpec, count: int) -> None:
 async def test_ready_sandboxes_are_handed_out_once(
     provider: SandboxProvider, spec: SandboxSpec
 ) -> None:
-    """What waits is handed out without a start, replaced behind the back, and never comes back."""
+    """An idle sandbox is acquired without a start, replaced in the background, and never reused."""
     async with WarmPool(provider, idle=2) as pool:
         await pool.warm(spec, 2)
         assert pool.ready(spec) == 2
@@ -64,8 +64,36 @@ async def test_ready_sandboxes_are_handed_out_once(
 
 
 @EMBEDDED
+async def test_sandboxes_are_prepared_before_they_are_ready(
+    provider: EmbeddedProvider, spec: SandboxSpec
+) -> None:
+    """What `prepare` names has run in a ready sandbox; one in which it fails is closed."""
+    failed: list[Sandbox] = []
+
+    async def write(sandbox: Sandbox) -> None:
+        await sandbox.run("echo prepared > file")
+
+    async def fail(sandbox: Sandbox) -> None:
+        failed.append(sandbox)
+        raise SandboxStartFailed("no")
+
+    async with WarmPool(provider, idle=2) as pool:
+        pool.prepare(spec, write)
+        await pool.warm(spec)
+        found = pool.take(spec)
+        assert found is not None
+        async with found:
+            assert (await found.run("cat file")).text.strip() == "prepared"
+        pool.prepare(spec, fail)
+        with pytest.raises(SandboxStartFailed, match="no"):
+            await pool.warm(spec, 2)
+        assert failed
+        assert not any(one.alive for one in failed)
+
+
+@EMBEDDED
 async def test_a_pool_is_a_provider(provider: EmbeddedProvider, spec: SandboxSpec) -> None:
-    """What it hands out keeps the promises of the interface."""
+    """Its sandboxes pass the conformance suite."""
     async with WarmPool(provider, idle=2) as pool:
         for promise in ("a snapshot is the files of its moment, and lives on its own",
                         "the network is not reachable"):  # fmt: skip
@@ -118,7 +146,7 @@ async def test_no_sandbox_ahead_without_memory(
 async def test_the_session_is_seen_from_outside(
     provider: SandboxProvider, spec: SandboxSpec
 ) -> None:
-    """A sandbox that was started ahead carries the session that it was handed to."""
+    """A sandbox that was started in advance has the labels of the session that acquires it."""
     async with WarmPool(provider, idle=1) as pool:
         await pool.warm(spec)
         labelled = dataclasses.replace(spec, labels={"session": "s/7"})
@@ -139,7 +167,7 @@ async def test_the_session_is_seen_from_outside(
 
 @EMBEDDED
 async def test_pools_share_the_host(provider: EmbeddedProvider, tmp_path: Path) -> None:
-    """Together the pools of a host keep no more waiting than it allows; what is freed is shared."""
+    """Together, the pools of a host keep as many idle sandboxes as it allows, and share them."""
     shares = [HostShares(tmp_path / "shares", count=2) for _ in range(2)]
     spec = SandboxSpec()
     async with WarmPool(provider, shares=shares[0]) as one:
@@ -167,7 +195,7 @@ sys.stdin.read()
 
 
 def test_shares_across_processes(tmp_path: Path) -> None:
-    """Processes that claim at once never get more than there is; the dead give theirs back."""
+    """Concurrent claims of processes never exceed the total; a killed process's claim is freed."""
     file = tmp_path / "shares"
     command = [sys.executable, "-c", CLAIM, str(file)]
     pipe = subprocess.PIPE
@@ -189,7 +217,7 @@ def test_shares_across_processes(tmp_path: Path) -> None:
 
 
 def test_shares_count_memory(tmp_path: Path) -> None:
-    """Memory that sandboxes may use once they are handed out is bounded, too."""
+    """The memory that acquired sandboxes may use is limited, too."""
     shares = HostShares(tmp_path / "shares", memory=100)
     assert not shares.claim(60)
     assert "MiB" in shares.claim(60)
@@ -203,7 +231,7 @@ def test_shares_count_memory(tmp_path: Path) -> None:
 
 @EMBEDDED
 async def test_unused_kinds_are_let_go(provider: EmbeddedProvider) -> None:
-    """What nobody asks for any more is closed after a while."""
+    """Idle sandboxes of a spec that is no longer requested are closed after a while."""
     async with WarmPool(provider, seconds=2.0) as pool:
         first = await pool.start(SandboxSpec())
         await _until_ready(pool, SandboxSpec(), 1)
@@ -216,7 +244,7 @@ async def test_unused_kinds_are_let_go(provider: EmbeddedProvider) -> None:
 @pytest.mark.docker
 @pytest.mark.parametrize("provider", ["docker"], indirect=True)
 async def test_a_dead_one_is_not_handed_out(provider: SandboxProvider, spec: SandboxSpec) -> None:
-    """A container that was removed while it waited is passed over."""
+    """An idle container that was removed from outside is skipped."""
     async with WarmPool(provider, idle=1) as pool:
         await pool.warm(spec)
         doomed = pool._kind(spec).idle[0]

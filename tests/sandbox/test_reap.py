@@ -71,7 +71,7 @@ def _present(provider: SandboxProvider, root: Path) -> set[str]:
 async def test_reap_after_sigkill(
     provider: SandboxProvider, spec: SandboxSpec, tmp_path: Path
 ) -> None:
-    """Twenty live sandboxes of a killed process go, and its snapshot; the living keep theirs."""
+    """Twenty sandboxes and a snapshot of a killed process are removed; those of others remain."""
     root = tmp_path / "sandboxes"
     own = await provider.start(spec)
     doomed, living = Holder(provider, root, spec, 18), Holder(provider, root, spec, 2)

@@ -14,8 +14,8 @@ from trajgym.envs.sandbox import (
     SandboxUnavailable,
     Service,
     WarmPool,
-    _docker_sandbox,
 )
+from trajgym.envs.sandbox.docker import _sandbox
 from trajgym.trajectory import InvalidInput
 
 # Needs nothing but a shell: answers a word that is written to one pipe on another.
@@ -53,7 +53,7 @@ async def test_service_serves_commands_shells_and_forks(
 
 
 async def test_service_over_loopback(provider: SandboxProvider, spec: SandboxSpec) -> None:
-    """A server on the sandbox's loopback is reached by every command, and by nobody outside."""
+    """A server on the sandbox's loopback can be reached by every command, but not from outside."""
     listen = (
         "import http.server; "
         "http.server.HTTPServer(('127.0.0.1', 8099), http.server.BaseHTTPRequestHandler)"
@@ -75,7 +75,7 @@ async def test_service_over_loopback(provider: SandboxProvider, spec: SandboxSpe
 
 
 async def test_services_that_fail(provider: SandboxProvider, spec: SandboxSpec) -> None:
-    """One that ends, and one that is never ready, fail the start by name; nothing is left."""
+    """A service that exits or is never ready fails the start by name, and nothing is left."""
     ends = Service(name="ends", command="echo no licence >&2; exit 3", ready="false")
     with pytest.raises(SandboxStartFailed, match=r"'ends' ended: no licence"):
         await provider.start(dataclasses.replace(spec, services=(ends,)))
@@ -86,7 +86,7 @@ async def test_services_that_fail(provider: SandboxProvider, spec: SandboxSpec) 
 
 
 async def test_what_a_service_says(provider: SandboxProvider, spec: SandboxSpec) -> None:
-    """Output of a service lands in no command's; it can be read, bounded."""
+    """A service's output is not in a command's output; its last part can be read."""
     chatty = Service(name="chatty", command="while :; do echo noise; done", ready="true")
     async with await provider.start(dataclasses.replace(spec, services=(chatty,))) as box:
         assert (await box.run("echo mine")).stdout == b"mine\n"
@@ -127,7 +127,7 @@ async def test_a_restart_brings_services_back(
 ) -> None:
     """A container that had to be restarted has its services again before the next command."""
     async with await provider.start(dataclasses.replace(spec, services=(SERVICE,))) as box:
-        monkeypatch.setattr(_docker_sandbox, "KILL", "exit 1")
+        monkeypatch.setattr(_sandbox, "KILL", "exit 1")
         assert (await box.run("sleep 60", timeout=0.3)).timed_out
         monkeypatch.undo()
         assert await _ask(box, "again") == b"again back\n"
@@ -141,5 +141,5 @@ async def test_services_need_a_shared_network(
     tool = provider._tool  # type: ignore[attr-defined]
     monkeypatch.setattr(provider, "_tool", dataclasses.replace(tool, root=False))
     for fields in ({"services": (SERVICE,)}, {"allow": ("example.org:443",)}):
-        with pytest.raises(SandboxUnavailable, match=r"take.* root"):
+        with pytest.raises(SandboxUnavailable, match=r"(take|need).* root"):
             await provider.start(dataclasses.replace(spec, **fields))  # type: ignore[arg-type]

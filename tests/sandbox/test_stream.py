@@ -1,4 +1,4 @@
-"""Programs that go on running inside a sandbox and speak in lines."""
+"""Programs that keep running inside a sandbox and exchange lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ECHO = "import sys\nfor line in sys.stdin: print(line.strip().upper(), flush=Tru
 
 
 async def test_lines_go_in_and_come_out(provider: SandboxProvider, spec: SandboxSpec) -> None:
-    """A program answers line by line, long lines whole, and dies when the stream is closed."""
+    """Lines of a program are read whole, even long ones; closing the stream ends the program."""
     async with await provider.start(spec) as box, asyncio.timeout(120):
         stream = await box.stream(["python3", "-c", ECHO], env={"NAME": "value"})
         stream.send(b"one")
@@ -28,7 +28,7 @@ async def test_lines_go_in_and_come_out(provider: SandboxProvider, spec: Sandbox
 
 
 async def test_the_end_of_a_program_is_seen(provider: SandboxProvider, spec: SandboxSpec) -> None:
-    """Whoever waits for a line hears that the program has ended, with what it said on stderr."""
+    """Reading a line raises an error when the program exits, with its stderr."""
     async with await provider.start(spec) as box, asyncio.timeout(120):
         stream = await box.stream(["sh", "-c", "echo last; echo sorry >&2; exit 3"])
         assert await stream.read() == b"last"
@@ -42,7 +42,7 @@ async def test_the_end_of_a_program_is_seen(provider: SandboxProvider, spec: San
 async def test_closing_the_sandbox_ends_its_streams(
     provider: SandboxProvider, spec: SandboxSpec
 ) -> None:
-    """A reader is not left waiting when the sandbox goes away under it."""
+    """Reading a line raises an error when the sandbox is removed."""
     box = await provider.start(spec)
     async with asyncio.timeout(120):
         stream = await box.stream(["sleep", "1000"])
@@ -62,7 +62,7 @@ async def test_output_that_nobody_reads_is_bounded(
         stream = await box.stream(["sh", "-c", "yes | head -c 3000000; sleep 1000"], limit=1 << 20)
         while not stream.ended:
             await asyncio.sleep(0)
-        with pytest.raises(SandboxError, match="nobody read"):
+        with pytest.raises(SandboxError, match="were not read"):
             await stream.read()
         await stream.close()
         with pytest.raises(InvalidInput):

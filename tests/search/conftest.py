@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trajgym.envs.search import build_bm25, builtin_index
-from trajgym.envs.search._world import World
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,9 +27,3 @@ def index(cache: Path) -> Path:
     path = builtin_index()
     build_bm25(path)
     return path
-
-
-@pytest.fixture(scope="session")
-def world() -> World:
-    """The invented world."""
-    return World()

@@ -153,7 +153,7 @@ async def test_failures_are_not_kept() -> None:
 
 
 async def test_closing_frees_those_who_wait() -> None:
-    """Nobody hangs on an engine that is closed."""
+    """No call waits for an engine that is closed."""
     inner = Counting()
     inner.gate.clear()
     pooled = PooledEngine(inner)
@@ -295,7 +295,7 @@ async def test_a_web_engine_that_fails_says_so() -> None:
     ],
 )
 def test_bad_engine_settings(settings: Any, message: str) -> None:
-    """What is wrong with an engine's settings is said before any session runs."""
+    """Invalid settings of an engine are reported before any session runs."""
     with pytest.raises(InvalidInput, match=message):
         open_engine(settings)
 

@@ -11,7 +11,8 @@ import pytest
 from tests.search.serving import answering, running
 from trajgym.envs import Budgets, EnvSpec, Reply, Session, check_env
 from trajgym.envs.search import SearchEnv, load_tasks
-from trajgym.rewards import TreeGRPO, TurnTable, tree_budget
+from trajgym.rewards import TreeGRPO, TurnTable
+from trajgym.rewards.trees import tree_budget
 from trajgym.rollout import Runner, ScriptedPolicy, TreeExpansion, call, collect, say
 from trajgym.trajectory import InvalidInput, Run, Store, Task, Usage
 
@@ -42,7 +43,7 @@ async def test_conformance(spec: EnvSpec) -> None:
 
 @pytest.mark.parametrize("spec", [TOOLS, TAGS], ids=["tools", "tags"])
 async def test_scripted_searchers(spec: EnvSpec, tmp_path: Path) -> None:
-    """Groups have mixed outcomes; those who search find the support, those who guess don't."""
+    """Groups have mixed outcomes; agents that search find the support, agents that guess don't."""
     tasks = [TASKS["reach-01"], TASKS["reach-31"], TASKS["reach-50"]]
     env = spec.resolve()
 
@@ -93,18 +94,39 @@ async def test_several_searches_in_one_turn_and_what_is_left_is_told() -> None:
 
 
 async def test_the_search_budget_ends_the_searching_not_the_attempt() -> None:
-    """Without a search left, the agent is told to answer, and can."""
+    """With no searches left, the agent is asked to answer, and can."""
     spec = EnvSpec(id="search", config={"engine": ENGINE, "searches": 1})
     async with Session(spec, TASK) as session:
         await session.step(call("search", query="Chronicle"))
         assert seen(session).endswith("[no searches left of 1, 11 turns left]")
         await session.step(call("search", query="Berrick"))
         assert seen(session).startswith("Error: no searches left of 1")
-        assert seen(session).endswith("1 asked for; answer with what you know")
+        assert seen(session).endswith("answer with what you know")
         assert session.turns[-1].calls[0].status == "error"
         await session.step(call("answer", answer=f"the {TASK.data['answers'][0]}."))
         assert session.outcome is not None
         assert session.outcome.passed
+
+
+async def test_more_searches_than_remain() -> None:
+    """Both protocols make the searches that are left, in order, and refuse only the others."""
+    queries = ["Jorollen Chronicle", "?!", "Orliomar Berrick", "salt"]
+    config = {"engine": ENGINE, "searches": 2}
+    async with Session(EnvSpec(id="search", config=config), TASK) as session:
+        await session.step(say("", *(("search", {"query": query}) for query in queries)))
+        told = [str(m["content"]) for m in session.turns[-1].observation]
+        tools = signals(session)
+    async with Session(EnvSpec(id="search-tags", config=config), TASK) as session:
+        await session.step("".join(f"<search>{query}</search>" for query in queries))
+        tagged = seen(session).split("<information>")[1:]
+        tags = signals(session)
+    for results in (told, tagged):
+        assert "Title: The Jorollen Chronicle" in results[0]
+        assert "Error: the query is empty" in results[1]
+        assert "Title: Orliomar Berrick" in results[2]
+        assert "Error: no searches left of 2" in results[3]
+    assert tools == tags
+    assert (tools["searches"], tools["support_recall"]) == (2, 1.0)
 
 
 async def test_observations_are_capped_in_tokens() -> None:
@@ -135,7 +157,7 @@ async def test_observations_are_capped_in_tokens() -> None:
     ],
 )
 async def test_slips_are_answered(message: Any, said: str) -> None:
-    """An agent that slips reads what was wrong, and goes on."""
+    """An agent that makes a mistake reads the error, and can continue."""
     async with Session(TOOLS, TASK) as session:
         await session.step(message)
         assert said in seen(session)
@@ -184,7 +206,7 @@ async def test_without_an_answer_nothing_is_scored() -> None:
 
 async def test_a_dead_engine_is_not_the_agents_fault() -> None:
     """The session ends failed:search, unscored."""
-    config = {"engine": {"kind": "retrieval", "url": "http://127.0.0.1:9", "attempts": 1}}
+    config = {"engine": {"kind": "retrieval", "url": "http://127.0.0.1:9", "tries": 1}}
     async with Session(EnvSpec(id="search", config=config), TASK) as session:
         await session.step(call("search", query="salt"))
     assert str(session.status) == "failed:search"
@@ -226,6 +248,40 @@ async def test_a_judge(index: Path) -> None:
         assert session.outcome is not None
         assert session.outcome.score == 1.0
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize("name", ["search", "search-tags"])
+async def test_citations_are_scored(name: str) -> None:
+    """Were the cited passages shown, do they hold the answer, are they the supporting ones."""
+    spec = EnvSpec(id=name, config={"engine": ENGINE, "citations": True})
+    tags = name == "search-tags"
+    answer = TASK.data["answers"][0]
+    # The first is never shown, the second is shown and holds the answer.
+    for cited, expected in {
+        (GOLD[1],): (1, 1.0, 1.0, 1.0, 0.5),
+        ("w300", GOLD[1]): (2, 0.5, 1.0, 0.5, 0.5),
+        (GOLD[0],): (1, 1.0, 0.0, 1.0, 0.5),
+        ("nonsense",): (1, 0.0, 0.0, 0.0, 0.0),
+    }.items():
+        async with Session(spec, TASK) as session:
+            assert "ids" in str(session.messages[0]["content"])
+            for query in ("The Jorollen Chronicle novel", "Orliomar Berrick"):
+                await session.step(
+                    f"<search>{query}</search>" if tags else call("search", query=query)
+                )
+                assert "[doc: " in seen(session)
+            last = f"<answer>{answer} <cite>{', '.join(cited)}</cite></answer>"
+            await session.step(
+                last if tags else call("answer", answer=answer, citations=list(cited))
+            )
+        assert session.outcome is not None
+        details = session.outcome.details
+        assert (session.outcome.score, details["cited"]) == (1.0, list(cited))
+        assert tuple(
+            details[key]
+            for key in ("citations", "citation_retrieved", "citation_holds_answer",
+                        "citation_precision", "citation_recall")
+        ) == expected  # fmt: skip
 
 
 async def test_forks_are_free(tmp_path: Path) -> None:
@@ -277,7 +333,7 @@ async def test_tree_grpo_expansion(tmp_path: Path, trees: int, nodes: int, round
 
 
 async def test_the_turns_and_tokens_left_are_told() -> None:
-    """Results and the opening say what the budgets leave, and a replayed fork sees the same."""
+    """Results and the first message show the remaining budgets, also in a replayed fork."""
     budgets = Budgets(turns=4, completion_tokens=100, reasoning_tokens=20)
     look = call("search", query="Jorollen Chronicle")
     async with Session(TOOLS, TASK, budgets=budgets) as session:

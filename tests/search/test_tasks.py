@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from trajgym.envs.search import InvalidCorpus, load_tasks, normalize_answer, score_answer
+from tests.search.world.questions import ask
+from tests.search.world.things import World
+from trajgym.envs.search import (
+    InvalidCorpus,
+    SearchEnv,
+    TagSearchEnv,
+    load_tasks,
+    normalize_answer,
+    score_answer,
+)
 from trajgym.envs.search._tasks import builtin_file
-from trajgym.envs.search._world import World
-from trajgym.envs.search._world_questions import ask, write_world
+from trajgym.trajectory import Task
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "qa" / "questions.jsonl"
 
@@ -125,8 +137,23 @@ def test_parquet_is_read_as_jsonl_is(tmp_path: Path) -> None:
     [
         ('{"question": "Who?"}', "t.jsonl:1: no question with an answer"),
         ('{"question": "Who?", "answers": [" "]}', "no question with an answer"),
-        ('{"id": "a", "question": "Q", "answer": "A"}\n' * 2, ":2: the task id 'a' is used twice"),
+        (
+            '{"id": "a", "question": "Q", "answer": "Ann"}\n' * 2,
+            ":2: the task id 'a' is used twice",
+        ),
         ('{"id": "a", "data": {"question": "Q", "answers": []}}', "task 'a': field 'answers'"),
+        ('{"id": "a", "data": ["x"]}', "t.jsonl:1"),
+        ('{"id": "a", "data": {"answers": ["Ann"]}}', "t.jsonl:1: task 'a': field 'question'"),
+        ('{"question": "Q", "answers": ["?!"]}', "no accepted answer has a letter"),
+        ('{"question": "Q", "answers": [{"x": 1}]}', "an answer must be a text"),
+        ('{"question": "Q", "answer": "Ann", "gold": "p1"}', "`gold` must be a list of strings"),
+        ('{"question": "Q", "answer": "Ann", "gold": [1]}', "`gold` must be a list of strings"),
+        ('{"question": "Q", "answer": "Ann", "paragraphs": [{}]}', "malformed question record"),
+        ('{"question": "Q", "answer": "Ann", "context": [["T"]]}', "malformed question record"),
+        (
+            '{"id": "a", "data": {"question": "Q", "answers": ["Ann"], "hops": [{"answer": "x"}]}}',
+            "a hop needs",
+        ),
         ("", "no question there"),
     ],
 )
@@ -138,9 +165,47 @@ def test_bad_questions_are_named(tmp_path: Path, text: str, message: str) -> Non
         load_tasks(str(file))
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the shared questions are not here")
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(["title", "text", "value", "question", "answer", "short_answers", "x"]),
+        inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+FIELDS = ["id", "question", "answer", "answers", "golden_answers", "context", "paragraphs", "gold",
+          "gold_titles", "hops", "supporting_facts", "annotations", "reward_model", "data",
+          "question_decomposition"]  # fmt: skip
+
+
+@settings(max_examples=100, suppress_health_check=list(HealthCheck), deadline=None)
+@given(record=st.dictionaries(st.sampled_from(FIELDS), VALUES), good=st.booleans())
+def test_whatever_a_file_holds_is_a_task_or_refused(
+    tmp_path: Path, record: dict[str, Any], good: bool
+) -> None:
+    """A record becomes a task that can be played, or is refused as InvalidCorpus: nothing else."""
+    if good:
+        record = {"question": "Who?", "answer": "Ann", **record}
+    file = tmp_path / "any.jsonl"
+    file.write_text(json.dumps(record) + "\n")
+    try:
+        (task,) = load_tasks(str(file))
+    except InvalidCorpus:
+        return
+    for sample in range(6):
+        assert SearchEnv.script(task, sample)
+        assert TagSearchEnv.script(task, sample)
+
+
+async def test_tasks_made_by_hand_are_checked_before_a_run() -> None:
+    """A malformed task that was not read from a file ends the run before its first session."""
+    bad = Task(id="b", data={"question": "Q", "answers": ["Ann"], "golds": []})
+    with pytest.raises(InvalidCorpus, match="task 'b': field 'golds'"):
+        await SearchEnv.open_run({}, [bad])
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason=f"the optional file {SHARED} does not exist")
 def test_shared_questions() -> None:
-    """The questions of three data sets that lie beside the checkout load."""
+    """The questions of three data sets beside the checkout can be loaded."""
     tasks = load_tasks(str(SHARED))
     assert len(tasks) == 1325
     assert sum(bool(task.data["gold"]) for task in tasks) == 200
@@ -156,6 +221,11 @@ def test_shared_questions() -> None:
         ("no", ["yes"], 0, 0, 0),
         ("1935", ["35"], 0, 0, 0),
         ("", ["x"], 0, 0, 0),
+        ("The...", ["a"], 0, 0, 0),
+        ("!", ["a", "?"], 0, 0, 0),
+        (" ", ["the"], 0, 0, 0),
+        ("B", ["A"], 0, 0, 0),
+        ("(a)", ["A"], 1, 1, 1),
         ("Hall Stanley", ["Stanley Hall"], 0, 1, 0),
     ],
 )
@@ -169,9 +239,10 @@ def test_normalisation() -> None:
     assert normalize_answer(" The  U.S.-based, An apple ") == "usbased apple"
 
 
-def test_the_corpus_is_what_its_script_writes(tmp_path: Path) -> None:
-    """The committed files are the generator's output, byte for byte."""
-    write_world(tmp_path)
+def test_the_corpus_is_what_its_command_writes(tmp_path: Path) -> None:
+    """The committed files are what the documented command writes, byte for byte."""
+    command = [sys.executable, "-m", "tests.search.world", str(tmp_path)]
+    subprocess.run(command, cwd=Path(__file__).parents[2], check=True)
     for name in ("passages.jsonl", "questions.jsonl"):
         assert (tmp_path / name).read_bytes() == builtin_file(name).read_bytes()
 
@@ -194,9 +265,8 @@ def test_the_invented_world_is_consistent() -> None:
 
 async def test_every_builtin_question_can_be_answered_by_searching() -> None:
     """Following the hops shows every supporting passage within three hits per query."""
-    from trajgym.envs.search import open_engine
+    from trajgym.envs.search import SearchRecord, open_engine
     from trajgym.envs.search._demo import _queries
-    from trajgym.envs.search._tasks import SearchRecord
 
     async with open_engine("builtin") as engine:
         for task in load_tasks("builtin"):

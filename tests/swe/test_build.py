@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.swe.test_fetching import use_index
-from trajgym.cli._app import app
+from trajgym.cli import app
 from trajgym.envs.swe import (
     Builder,
     InvalidTask,
@@ -123,7 +123,7 @@ async def test_two_releases_become_a_task(tiny: str, sandboxes: SandboxProvider)
 
 
 async def test_hunks_become_tasks_of_one_fix_each(tiny: str, sandboxes: SandboxProvider) -> None:
-    """Each hunk that some test tells is a task with those tests."""
+    """Each hunk that some test detects is a task with those tests."""
     told: dict[str, str] = {}
     builder = Builder(sandboxes, runs=1, on_candidate=told.__setitem__)
     recipes = [recipe async for recipe in builder.hunks(tiny, "1.0", "1.1")]
@@ -138,7 +138,7 @@ async def test_hunks_become_tasks_of_one_fix_each(tiny: str, sandboxes: SandboxP
 async def test_bugs_are_kept_if_some_tests_tell_them(
     tiny: str, sandboxes: SandboxProvider, tmp_path: Path
 ) -> None:
-    """Bugs that no test tells or that break most of the suite are no tasks; the rest validates."""
+    """Bugs that no test detects or that break most of the suite are no tasks; others validate."""
     told: dict[str, str] = {}
     builder = Builder(sandboxes, runs=1, on_candidate=told.__setitem__)
     recipes = [recipe async for recipe in builder.mutations(tiny, "1.1", count=2, seed=1)]
@@ -186,7 +186,7 @@ def history(tmp_path: Path) -> Path:
 
 
 async def test_commits_with_tests_become_tasks(history: Path, sandboxes: SandboxProvider) -> None:
-    """A commit that fixes source and adds tests is a task; one that does not is told why."""
+    """A commit that fixes source and adds tests is a task; others are reported with the reason."""
     told: list[str] = []
     builder = Builder(sandboxes, runs=1, on_candidate=lambda _, why: told.append(why))
     recipes = [r async for r in builder.commits(str(history), "main~2..main", "MIT")]
@@ -260,7 +260,7 @@ def test_permissive_licences(licence: str, permissive: bool) -> None:
 
 
 def test_shipped_corpus_is_facts_alone() -> None:
-    """At least 60 tasks from 5 packages under permissive licences, without anybody's source."""
+    """At least 60 tasks from 5 packages under permissive licences, without the packages' source."""
     recipes = corpus_recipes()
     assert len(corpus_names()) >= 60
     assert len({recipe["provenance"]["package"] for recipe in recipes.values()}) >= 5

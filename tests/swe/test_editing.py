@@ -27,7 +27,7 @@ def test_overlapping_places_count() -> None:
     ("old", "new", "said"), [("", "x", "empty"), ("a", "a", "equal"), ("b", "x", "does not occur")]
 )
 def test_useless_replacements_are_refused(old: str, new: str, said: str) -> None:
-    """Empty, equal and missing text are errors that say so."""
+    """Empty, equal and missing text are errors with the reason."""
     with pytest.raises(ToolError, match=said):
         replaced("a\n", old, new, "a.py")
 
@@ -40,7 +40,7 @@ def test_windows_line_ends_are_kept() -> None:
 
 @given(st.binary(max_size=200))
 def test_bytes_survive_an_edit(data: bytes) -> None:
-    """What is not touched keeps its bytes, UTF-8 or not."""
+    """Text that is not edited keeps its bytes, UTF-8 or not."""
     text = decode(data)
     assert encode(text) == data
     assert encode(inserted(text, 0, "top", "f")).endswith(data)
@@ -58,7 +58,7 @@ def test_view_counts_from_one() -> None:
     """The asked range is shown, cut at the end of the file."""
     assert numbered("a\nb\nc", 2, 9, "f") == "     2\tb\n     3\tc"
     assert numbered("", 1, None, "f") == "f is empty"
-    with pytest.raises(ToolError, match="no range"):
+    with pytest.raises(ToolError, match="is not a range"):
         numbered("a\n", 0, 1, "f")
 
 
@@ -77,7 +77,7 @@ def test_output_is_bounded_and_says_how_much_is_missing(
 
 
 def test_patches_are_read_back() -> None:
-    """Hunks have both sides; new, deleted and unended files are told apart."""
+    """Hunks have both sides; new, deleted and unterminated files are distinguished."""
     patch = (
         "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -3,3 +3,3 @@ def f():\n one\n"
         "-two\n+2\n three\n\\ No newline at end of file\n"

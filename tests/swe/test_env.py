@@ -1,4 +1,4 @@
-"""The SWE environment as an agent meets it."""
+"""The SWE environment in sessions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_scripted_group_has_mixed_outcomes(kind: str, spans: Task) -> None
 
 
 async def test_slips_are_recorded_as_invalid_calls(spans: Task) -> None:
-    """Unknown tools and malformed arguments are answered, and the session goes on to solve."""
+    """Unknown tools and malformed arguments get error results, and the session can still solve."""
     session = Session(EnvSpec(id="swe", config={"sandbox": "embedded"}), spans)
     await run(session, demo_agent(spans, 2))
     statuses = [call.status for turn in session.turns for call in turn.calls]
@@ -76,7 +76,7 @@ async def test_prompt_has_the_problem_and_not_the_solution(spans: Task) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_repository_has_one_commit_and_no_network(kind: str, spans: Task) -> None:
-    """There is no future in the history to read the fix from, and no way out."""
+    """The history has no later commits with the fix, and the network can't be reached."""
     async with opened(spans, kind) as env:
         count = await env.bash("git rev-list --all | wc -l; git status --short; git stash list")
         assert count.content == "1\n[exit status 0]"
@@ -86,7 +86,7 @@ async def test_repository_has_one_commit_and_no_network(kind: str, spans: Task) 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_tests_run_with_both_names(kind: str, spans: Task) -> None:
-    """`pytest` and `python -m pytest` both work offline, and the run is told to derivers."""
+    """`pytest` and `python -m pytest` both work offline, and their results are signals."""
     async with opened(spans, kind) as env:
         for command in ("pytest -q", "python -m pytest -q"):
             done = await env.bash(command)
@@ -96,10 +96,10 @@ async def test_tests_run_with_both_names(kind: str, spans: Task) -> None:
 
 
 async def test_commands_are_bounded(spans: Task) -> None:
-    """A command that never ends is killed, a flood is cut in the middle, bad bytes are replaced."""
+    """A command that never ends is killed, long output is cut in the middle, bad bytes replaced."""
     async with opened(spans, command_seconds=1.0, output_bytes=1000) as env:
         endless = await env.bash("echo begun; sleep 100", timeout=500)
-        assert endless.content == "begun\n[killed: no end in 1 s]"
+        assert endless.content == "begun\n[killed: it was still running after 1 s]"
         assert endless.signals["timed_out"]
         flood = str((await env.bash("seq 100000; printf '\\377'")).content)
         assert len(flood) < 1200
@@ -126,12 +126,12 @@ async def test_view_shows_numbered_lines_and_folders(spans: Task) -> None:
         assert {"spans/", "tests/", "README.md"} <= set(folder.split())
         with pytest.raises(ToolError, match=r"missing\.py can't be read"):
             await env.view("missing.py")
-        with pytest.raises(ToolError, match="is no range"):
+        with pytest.raises(ToolError, match="is not a range"):
             await env.view("README.md", 90, 99)
 
 
 async def test_edits_change_files_and_are_counted(spans: Task) -> None:
-    """Replace, insert and create do what they say, keep modes, and name the files so far."""
+    """Replace, insert and create edit files, keep modes, and report the files edited so far."""
     async with opened(spans) as env:
         await env.bash("chmod 755 README.md")
         replaced = await env.str_replace("README.md", "# spans", "# Spans")
@@ -165,7 +165,7 @@ async def test_snapshot_brings_files_back(spans: Task) -> None:
 
 
 async def test_bash_only_variant(spans: Task) -> None:
-    """With a shell alone a task can be solved too, and half of the work does not."""
+    """A task can be solved with the shell alone, and half of a solution does not solve it."""
     spec = EnvSpec(id="trajgym.envs.swe:BashSweEnv", config={"sandbox": "embedded"})
     scores = []
     for sample in (0, 1):
@@ -190,7 +190,7 @@ async def test_last_run_closes_the_shared_sandboxes() -> None:
 
 
 def test_bad_configuration_is_refused() -> None:
-    """Settings that make no sense are refused when the environment is made."""
+    """Invalid settings are refused when the environment is constructed."""
     with pytest.raises(InvalidInput, match="positive"):
         BashSweEnv(command_seconds=0)
     with pytest.raises(InvalidInput, match="'podman': use one of"):

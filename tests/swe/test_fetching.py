@@ -108,7 +108,7 @@ def test_other_content_is_refused(index: type[Index], tmp_path: Path) -> None:
 
 
 def test_unknown_file_names_the_index(index: type[Index], tmp_path: Path) -> None:
-    """A file that the index does not have is an error that says what to do."""
+    """A file that the index does not have is an error that names the remedy."""
     with pytest.raises(SourceUnavailable, match=r"no such file.*builtin"):
         fetch(FILE._replace(filename="other.tar.gz"), tmp_path)
 
@@ -179,7 +179,7 @@ def test_archive_without_its_top_folder_and_metadata(tmp_path: Path) -> None:
 
 
 def test_archive_that_reaches_out_is_refused(tmp_path: Path) -> None:
-    """A member above the folder stops everything."""
+    """A member outside of the directory is an error, and is not written."""
     archive = sdist(tmp_path / "a-1.tar.gz", [entry("a-1/../../evil.py")])
     with pytest.raises(SourceUnavailable, match="unsafe path"):
         unpack_sdist(archive, tmp_path / "into")
@@ -188,7 +188,7 @@ def test_archive_that_reaches_out_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"no archive", gzip.compress(b"no tar")[:-6]])
 def test_damaged_archive_is_an_error_of_ours(tmp_path: Path, data: bytes) -> None:
-    """Damaged files say which one."""
+    """A damaged file is an error that names it."""
     file = tmp_path / "a-1.tar.gz"
     file.write_bytes(data)
     with pytest.raises(SourceUnavailable, match=r"a-1\.tar\.gz can't be unpacked"):

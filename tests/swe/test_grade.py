@@ -162,7 +162,7 @@ async def test_endless_tests_are_cut(
     patch = edit("echo 'while True: pass' >> spans/__init__.py")
     outcome = await grade(spans, patch, sandboxes, test_seconds=2.0)
     assert outcome.score == 0.0
-    assert "did not end in 2 s" in outcome.details["problem"]
+    assert "timed out after 2 s" in outcome.details["problem"]
 
 
 @pytest.mark.parametrize("solved", [False, True])
@@ -179,7 +179,7 @@ async def test_task_whose_tests_do_not_apply_is_a_fault(
 async def test_record_without_a_source_can_not_be_run(
     sandboxes: SandboxProvider, spans: Task
 ) -> None:
-    """A record that does not say where its repository comes from is refused with the field."""
+    """A record without the origin of its repository is refused, and the error names the field."""
     data = {key: value for key, value in spans.data.items() if key != "source"}
     with pytest.raises(InvalidTask, match="field source is missing"):
         await grade(Task(id=spans.id, data=data), b"", sandboxes)

@@ -234,7 +234,7 @@ def test_image_names_may_be_given(tmp_path: Path) -> None:
 
 
 def test_missing_file_is_not_taken_for_a_hub_name() -> None:
-    """A path that is not there is an error at once."""
+    """A path that does not exist is an error immediately."""
     with pytest.raises(InvalidTask, match="no such data set file"):
         import_tasks("data/rows.parquet")
 

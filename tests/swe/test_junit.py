@@ -113,7 +113,7 @@ def test_ids_of_a_real_report_are_pytest_s_own(suite: Path) -> None:
 
 
 def test_statuses_of_a_real_report(suite: Path) -> None:
-    """Failures, skips, expected failures and errors in teardown are told apart."""
+    """Failures, skips, expected failures and errors in teardown are distinguished."""
     file = "tests.v1/unit/test_odd.py"
     results = parse_junit((suite / "report.xml").read_bytes(), [file])
     assert results[f"{file}::test_text[plain]"] == "failed"

@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from trajgym.envs.swe import InvalidTask
-from trajgym.envs.swe._build import hunks_between
+from trajgym.envs.swe._candidates import hunks_between
 from trajgym.envs.swe._mutate import RULES, edits_of, find_edit, is_python
 
 SOURCE = '''\

@@ -44,7 +44,7 @@ def change(path: str, status: str = "A", mode: str = "100644") -> Change:
     ],
 )
 def test_refusal_by_path(path: str, reason: str | None) -> None:
-    """Each path is taken, or left out for the reason that people will read."""
+    """Each path is taken, or left out with a reason."""
     assert refusal(change(path), ["src"], TESTS) == reason
 
 

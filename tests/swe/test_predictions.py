@@ -1,4 +1,4 @@
-"""Grading patches that anyone brings."""
+"""Grading patches from prediction files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from trajgym.cli._app import app
+from trajgym.cli import app
 from trajgym.envs.swe import grade_predictions, load_tasks, read_predictions
 from trajgym.trajectory import InvalidInput
 
@@ -54,12 +54,12 @@ def test_every_form_of_predictions_is_read(tmp_path: Path, form: str) -> None:
         ({"model_patch": ""}, r"p\.jsonl:2: field instance_id"),
         ({"instance_id": "b"}, "'b': field model_patch is missing"),
         ({"instance_id": "a", "model_patch": ""}, "'a' occurs twice"),
-        ({"instance_id": "b", "model_patch": 3}, "model_patch is no text"),
+        ({"instance_id": "b", "model_patch": 3}, "model_patch is not text"),
         ([], "expected an object, got list"),
     ],
 )
 def test_bad_prediction_is_named(tmp_path: Path, entry: Any, said: str) -> None:
-    """The message says where and what."""
+    """The error names the place and the fault."""
     file = written(tmp_path / "p.jsonl", {"instance_id": "a", "model_patch": ""}, entry)
     with pytest.raises(InvalidInput, match=said):
         read_predictions(file)
@@ -105,13 +105,13 @@ async def test_foreign_file_is_not_overwritten(sandboxes: SandboxProvider, tmp_p
     """A file that holds something else is refused and left as it is."""
     out = tmp_path / "notes.txt"
     out.write_text("my notes\nand more\n")
-    with pytest.raises(InvalidInput, match=r"notes\.txt:1 is no result"):
+    with pytest.raises(InvalidInput, match=r"notes\.txt:1 is not a result"):
         await grade_predictions([], [], sandboxes, out)
     assert out.read_text() == "my notes\nand more\n"
 
 
 def test_command_prints_a_summary(tmp_path: Path) -> None:
-    """`trajgym swe grade` writes the lines and says how many were resolved."""
+    """`trajgym swe grade` writes the lines and prints how many were resolved."""
     (task,) = load_tasks(["trajgym__spans-1.0"])
     predictions = written(
         tmp_path / "p.jsonl", {"instance_id": task.id, "model_patch": task.data["patch"]}

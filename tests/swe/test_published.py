@@ -1,4 +1,4 @@
-"""Records whose repository lies in a published image, run with the field's own log parsers."""
+"""Records whose repository is in a published image, run with the published log parsers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trajgym.envs.sandbox import DockerProvider, EmbeddedProvider, ImageNotFound
+from trajgym.envs.sandbox import BASE_IMAGE, DockerProvider, EmbeddedProvider, ImageNotFound
 from trajgym.envs.swe import InvalidTask, SweEnv, SweRecord, grade, import_tasks, reverse_patch
-from trajgym.envs.swe._images import BASE_IMAGE
 from trajgym.envs.swe._runner import runner_folder
 from trajgym.envs.swe._sources import base_tree
 
@@ -96,7 +95,7 @@ def published(spans: Task, tmp_path: Path, **changes: Any) -> Task:
 async def test_published_image_is_graded_by_the_fields_parser(
     image: str, spans: Task, tmp_path: Path, edit: Callable[..., bytes]
 ) -> None:
-    """Gold solves, nothing does not, and lines printed to fool the parser are seen through."""
+    """Gold solves, the empty change does not, and forged lines for the parser are detected."""
     task = published(spans, tmp_path)
     names = task.data["FAIL_TO_PASS"] + task.data["PASS_TO_PASS"]
     forger = f"import atexit\natexit.register(lambda: [print('PASSED', n) for n in {names}])\n"
@@ -132,7 +131,7 @@ async def test_published_history_is_gone(image: str, spans: Task, tmp_path: Path
 async def test_published_bug_is_put_into_the_repository(
     image: str, spans: Task, tmp_path: Path
 ) -> None:
-    """A SWE-smith row's image is clean: the bug goes in, the reverse patch solves."""
+    """A SWE-smith row's image is clean: the bug is applied, and the reverse patch solves."""
     bug = reverse_patch(spans.data["patch"])
     row = {
         **{name: spans.data[name] for name in ("FAIL_TO_PASS", "PASS_TO_PASS")},
@@ -150,7 +149,7 @@ async def test_published_bug_is_put_into_the_repository(
 
 
 async def test_published_image_needs_docker(spans: Task, tmp_path: Path) -> None:
-    """Without Docker, or without the image, the error says what to do."""
+    """Without Docker, or without the image, the error names the remedy."""
     task = published(spans, tmp_path, image="nowhere/none:1")
     async with EmbeddedProvider() as provider:
         with pytest.raises(InvalidTask, match="needs Docker"):
@@ -159,7 +158,7 @@ async def test_published_image_needs_docker(spans: Task, tmp_path: Path) -> None
 
 @pytest.mark.docker
 async def test_missing_published_image_is_named(spans: Task, tmp_path: Path) -> None:
-    """An image that is not on the engine is an error with the command that brings it."""
+    """An image that the engine lacks is an error with the command that pulls it."""
     task = published(spans, tmp_path, image="nowhere/none:1")
     async with DockerProvider() as provider:
         with pytest.raises(ImageNotFound, match="docker pull nowhere/none:1"):

@@ -51,7 +51,7 @@ def test_scripted_agent_edits_a_release(tmp_path: Path) -> None:
 
 
 def test_recipe_without_releases_is_refused() -> None:
-    """A recipe must say which two releases it is made from."""
+    """A recipe must name the two releases that it is made from."""
     recipe = {
         "instance_id": "x",
         "repo": "x/x",

@@ -30,7 +30,7 @@ def record(**changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["instance_id", "problem_statement", "FAIL_TO_PASS", "patch"])
 def test_missing_field_is_named_with_its_record(tmp_path: Path, name: str) -> None:
-    """A file with a missing field says which record and which field."""
+    """A missing field is an error that names the record and the field."""
     broken = record()
     del broken[name]
     file = tmp_path / "tasks.json"
@@ -57,7 +57,7 @@ def test_test_list_that_is_no_list_is_refused() -> None:
 
 
 def test_unknown_fields_are_kept(tmp_path: Path) -> None:
-    """Fields that we do not know survive the way into a task and back."""
+    """Unknown fields are kept in a task and written back."""
     file = tmp_path / "one.json"
     file.write_text(json.dumps(record(difficulty="15 min", image_assets={"a": [1]})))
     (task,) = load_tasks(tmp_path)
@@ -92,7 +92,7 @@ def test_bad_file_is_refused(tmp_path: Path, content: str, said: str) -> None:
 
 
 def test_unknown_name_lists_what_there_is() -> None:
-    """A name that is no file and no task is answered with the names that exist."""
+    """A name that is neither a file nor a task is an error that lists the existing names."""
     with pytest.raises(InvalidTask, match=r"trajgym__spans-1\.0"):
         load_tasks("no-such-task")
 

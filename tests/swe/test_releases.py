@@ -34,7 +34,7 @@ UNIMPORTABLE = {"hunk-click-8.1.4-src_click_utils-L33"}
 def known_recipes() -> dict[str, Any]:
     """Return the recipes that others found, by name."""
     if not SHARED.exists():
-        pytest.skip(f"{SHARED} is not here")
+        pytest.skip(f"needs the optional data set {SHARED}")
     return {recipe["instance_id"]: recipe for recipe in json.loads(SHARED.read_text())}
 
 

@@ -1,4 +1,4 @@
-"""The tools beside the shell, reminders, and what derivers are told."""
+"""The tools beside the shell, reminders, and signals for derivers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 async def test_long_files_come_in_windows(spans: Task) -> None:
-    """A view without an end shows one window and says where in the file it lies."""
+    """A view without an end shows one window and its position in the file."""
     async with opened(spans, window=3) as env:
         await env.bash("seq 10 > numbers")
         first = await env.view("numbers")
@@ -33,7 +33,7 @@ async def test_long_files_come_in_windows(spans: Task) -> None:
 
 
 async def test_search_shows_places_in_order(spans: Task) -> None:
-    """Matches come sorted by file and line, never from the git folder; a bad pattern is told."""
+    """Matches are sorted by file and line, without the git directory; a bad pattern is an error."""
     async with opened(spans) as env:
         await env.bash("mkdir z; seq 200 > z/numbers; printf 'a\\n12x\\n' > a.txt; rm README.md")
         found = await env.search("^12")
@@ -54,14 +54,14 @@ async def test_search_shows_places_in_order(spans: Task) -> None:
 
 
 async def test_undo_takes_edits_back_one_by_one(spans: Task) -> None:
-    """The last edit of a file goes first; a created file goes away; modes are kept."""
+    """The last edit of a file is undone first; a created file is removed; modes are kept."""
     async with opened(spans) as env:
         await env.bash("printf 'one\\r\\ntwo\\377' > f; chmod 755 f; md5sum f > /tmp/before")
         await env.str_replace("f", "one", "1")
         await env.insert("f", 0, "top")
         await env.create("g", "new")
         for path in ("f", "g", "f"):
-            assert (await env.undo(path)).content == f"took back the last change of {path}"
+            assert (await env.undo(path)).content == f"undid the last change of {path}"
         after = await env.bash("md5sum -c --quiet /tmp/before; stat -c %a f; test ! -e g")
         assert after.content == "755\n[exit status 0]"
         with pytest.raises(ToolError, match="no change of f"):
@@ -69,7 +69,7 @@ async def test_undo_takes_edits_back_one_by_one(spans: Task) -> None:
 
 
 async def test_forks_can_undo_what_was_done_before(spans: Task) -> None:
-    """Edits that can be taken back go with a snapshot: a fork is the same world."""
+    """The edits that can be undone are part of a snapshot: a fork has the same state."""
     async with opened(spans) as env:
         await env.create("g", "new")
         await env.str_replace("g", "new", "newer")
@@ -97,7 +97,7 @@ def config(**more: object) -> EnvSpec:
 
 
 async def test_calls_are_bounded_with_a_reminder(spans: Task) -> None:
-    """The agent reads what is left; after the last call the attempt ends, verified and scored."""
+    """The agent reads its remaining budget; after the last call, the attempt is scored."""
     async with Session(config(calls=3, remind_at=2), spans) as session:
         first = await session.step(call("bash", command="true"))
         assert "[2 of 3 calls left; submit when the work is done]" in text(first.observation)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tests.trl.tiny import tasks
 from trajgym.adapters.trl import RolloutProcesses, RolloutWorker
 from trajgym.envs import Budgets, Env, EnvSpec, ToolResult
-from trajgym.rollout import Retry, TemplateRenderer, VLLMEngine
+from trajgym.rollout import Retry, VLLMEngine
+from trajgym.rollout.rendering import TemplateRenderer
 from trajgym.trajectory import Message, Outcome, Task
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def make(
     """Make a worker; with ``many`` it plays so many tasks once."""
     from transformers import AutoTokenizer
 
-    engine = VLLMEngine(url, "tiny", versions=versions, retry=Retry(attempts=2, first_wait=0.01))
+    engine = VLLMEngine(url, "tiny", versions=versions, retry=Retry(tries=2, first_wait=0.01))
     return RolloutWorker(
         EnvSpec(id="tests.trl.elsewhere:Marks", config={"folder": str(marks), "fail": fail}),
         iter(shard.tasks(tasks(many))) if many else shard.tasks(tasks(4)),

@@ -9,7 +9,9 @@ import numpy as np
 
 from tests.trl.tiny import SPEC, tasks
 from trajgym.rewards import GRPO, Advantages, Deriver, TurnTable, apply
-from trajgym.rollout import LocalEngine, TemplateRenderer, TokenPolicy, collect
+from trajgym.rollout import TokenPolicy, collect
+from trajgym.rollout.engines import LocalEngine
+from trajgym.rollout.rendering import TemplateRenderer
 from trajgym.trajectory import Group, Run, SessionTree, TrainingRow, build_rows
 
 if TYPE_CHECKING:

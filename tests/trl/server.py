@@ -1,4 +1,4 @@
-"""A server on loopback that plays vLLM: a real model, real weight updates, real aborts."""
+"""A server that stands in for vLLM: a real model, real weight updates, real aborts."""
 
 from __future__ import annotations
 

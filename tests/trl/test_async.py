@@ -28,7 +28,7 @@ def worker_for(args: Any, server: Server, tiny: Any, store: Any, **options: Any)
     made = RolloutWorker.for_vllm(
         args, spec, tasks(5), model="tiny", tokenizer=tiny.tokenizer, store=store, **settings
     )
-    made._engine._retry = Retry(attempts=2, first_wait=0.01)  # type: ignore[attr-defined]
+    made._engine._retry = Retry(tries=2, first_wait=0.01)  # type: ignore[attr-defined]
     return made
 
 
@@ -92,7 +92,7 @@ def test_a_real_model_takes_a_step(tmp_path: Path, monkeypatch: Any) -> None:
 
     from tests.trl.server import serving
     from tests.trl.tiny import Tiny
-    from trajgym.rollout import save_smollm2
+    from trajgym.rollout.engines import save_smollm2
 
     folder = str(save_smollm2(tmp_path / "model"))
     real = Tiny(folder, AutoTokenizer.from_pretrained(folder))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from tests.gradient import families
 from tests.trl import cpu
 from tests.trl.runs import ByTurn, Recorded, farthest, gradients, token_loss
 from trajgym.adapters.trl import rollout_samples
@@ -103,6 +104,56 @@ def test_the_gradient_is_that_of_advantages_per_token(
     assert log["clip_ratio/region_mean"] > 0
     # The shared prefixes are computed once: less than half of what the samples add up to.
     assert log["batch/packing_ratio"] > 1.5
+
+
+def spanned(row: TrainingRow) -> TrainingRow:
+    """Return the row with two advantages in each turn, as values over spans give them."""
+    advantage = np.array(row.advantage)
+    place = np.arange(len(row))
+    inside = row.loss_mask & (place % 3 == 1)
+    return dataclasses.replace(row, advantage=advantage + np.where(inside, np.float32(0.75), 0))
+
+
+def test_the_gradient_is_that_of_advantages_over_spans(
+    tiny: Any, pairs: list[Any], tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Tokens of one turn with several advantages (ToolPO, hints over spans) keep each its own."""
+    cpu.patch(monkeypatch.setattr)
+    dense = [(tree, list(map(spanned, rows))) for tree, rows in pairs]
+    samples = samples_of(dense)
+    model = tiny.model()
+    losses = [token_loss(model, row) for _, rows in dense for row in rows]
+    wanted = gradients(model, sum(one.sum() for one in losses) / sum(map(len, losses)))
+    got, log = trained(tiny, tmp_path, samples, per_device_train_batch_size=len(samples))
+    assert farthest(got, wanted) < 1e-4
+    assert log["batch/trained_tokens_per_step"] == sum(map(len, losses))
+    with pytest.raises(InvalidInput, match="have the advantages"):
+        samples_of(dense, "row")
+
+
+@pytest.mark.parametrize("family", ["spans", "hints", "turns"])
+def test_the_gradient_of_a_derivers_own_advantages(
+    family: str, tiny: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """ToolPO, hints over spans and GiGPO, with a session of two rows and a failed member."""
+    cpu.patch(monkeypatch.setattr)
+    given, build, _ = families.derived(family)
+    words = len(tiny.tokenizer)
+    for tree in given.sessions:
+        for turn in tree.turns:
+            assert turn.tokens is not None
+            turn.tokens = dataclasses.replace(
+                turn.tokens,
+                prompt_ids=turn.tokens.prompt_ids % words,
+                response_ids=turn.tokens.response_ids % words,
+            )
+    found = build(given)
+    samples = samples_of(found.sessions)
+    model = tiny.model()
+    losses = [token_loss(model, row) for row in found.rows]
+    wanted = gradients(model, sum(one.sum() for one in losses) / sum(map(len, losses)))
+    got, _ = trained(tiny, tmp_path, samples, per_device_train_batch_size=len(samples))
+    assert farthest(got, wanted) < 1e-4
 
 
 def test_with_a_budget_of_tokens(

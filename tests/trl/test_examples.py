@@ -1,23 +1,33 @@
-"""The examples as a reader starts them, in their smoke mode; and the page about TRL."""
+"""The examples run as documented, with a tiny model on a CPU; and the page about TRL."""
 
 from __future__ import annotations
 
 import ast
 import importlib
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.trl.tiny import make
 
 ROOT = Path(__file__).parent.parent.parent
 
 
-def smoke(name: str, folder: Path, *more: str) -> str:
-    """Run an example and return what it printed."""
-    command = [sys.executable, str(ROOT / "examples" / name), "--smoke", "--out", "out", *more]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
+def output(folder: Path, *command: str) -> str:
+    """Run a Python command and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -29,7 +39,10 @@ def numbers(text: str, name: str) -> list[float]:
 
 def test_sft(tmp_path: Path) -> None:
     """An expert's games become conversations, the model learns from them, and is saved."""
-    text = smoke("trl_sft.py", tmp_path)
+    tiny = make(tmp_path / "model", words=("10", "15"))
+    example = str(ROOT / "examples" / "trl_sft.py")
+    size = ["--games", "8", "--steps", "3", "--rate", "1e-3", "--cpu"]
+    text = output(tmp_path, example, "--model", tiny.path, "--out", "out", *size)
     losses = numbers(text, "loss")
     assert len(losses) == 3
     assert losses[-1] < losses[0]
@@ -39,16 +52,26 @@ def test_sft(tmp_path: Path) -> None:
 @pytest.mark.parametrize("processes", ["0", "2"])
 def test_async_grpo(tmp_path: Path, processes: str) -> None:
     """Two updates come from sessions with different scores, and move the weights."""
-    text = smoke("trl_async_grpo.py", tmp_path, "--processes", processes)
+    text = output(tmp_path, "-m", "tests.trl.async_example", "--processes", processes)
     assert "2 updates from" in text
     assert any(value > 0 for value in numbers(text, "grad_norm"))
     assert numbers(text, "ratio")[0] == pytest.approx(1.0, abs=1e-3)
 
 
+def test_sync_grpo(tiny: Any, tmp_path: Path) -> None:
+    """The whole script runs unchanged on a CPU: a step, printed counts, and a saved model."""
+    command = [sys.executable, str(ROOT / "examples" / "trl_sync_grpo.py"), "--model", tiny.path]
+    command += ["--cpu", "--steps", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "trained 1 steps; left out: {}" in done.stdout
+    assert (tmp_path / "out" / "model.safetensors").exists()
+
+
 def test_the_pages_snippets_name_what_exists() -> None:
     """Every import in the page's snippets works, and every snippet is Python."""
     page = (ROOT / "docs" / "trl.md").read_text()
-    snippets = re.findall(r"^```py\n(.*?)^```", page, re.M | re.S)
+    snippets = re.findall(r"^```(?:py|python)\n(.*?)^```", page, re.M | re.S)
     assert snippets
     for snippet in snippets:
         for node in ast.walk(ast.parse(snippet)):
@@ -56,3 +79,12 @@ def test_the_pages_snippets_name_what_exists() -> None:
                 module = importlib.import_module(node.module)
                 for alias in node.names:
                     assert hasattr(module, alias.name), f"{node.module}.{alias.name}"
+
+
+def test_examples_import_nothing_from_tests() -> None:
+    """A reader who copies an example needs the package alone."""
+    for file in (ROOT / "examples").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(name.partition(".")[0] == "tests" for name in names), file

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="needs torch")
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "gpu"))
 
 import attention
@@ -22,8 +22,9 @@ from lab import Call, busy
 from play import DERIVERS, Batches
 
 from tests.trl.tiny import said
-from trajgym.adapters._trl_harvest import Harvester
-from trajgym.rollout import FakeCall, Runner, ScriptedPolicy, TokenPolicy, collect
+from trajgym.adapters.trl._group_samples import SampleBuilder
+from trajgym.rollout import Runner, ScriptedPolicy, TokenPolicy, collect
+from trajgym.rollout.engines import FakeCall
 from trajgym.trajectory import Message, Run, Store
 
 
@@ -125,15 +126,15 @@ async def test_gigpo_tells_the_turns_of_a_maze_apart(tmp_path: Path) -> None:
         good = [word for word in wanted if word in ways]
         return said(chance.choice(good if good and chance.random() < 0.6 else ways))
 
-    harvest = Harvester(DERIVERS["gigpo"], "auto", skip_flat=False)
+    build = SampleBuilder(DERIVERS["gigpo"], "auto", allow=["synthetic"])
     samples: list[Any] = []
     async with TokenPolicy.fake(towards) as policy, Store(tmp_path) as store:
         async with Runner(maze.SPEC, maze.tasks(4), policy, store=store, samples=8) as runner:
             async for sealed in runner:
-                samples += harvest(sealed).samples
+                samples += build(sealed).samples
     by_session: dict[str, set[float]] = {}
     for session, sample in samples:
         by_session.setdefault(session, set()).add(round(sample.advantage, 6))
-    assert harvest.tally.sessions == 32 == harvest.tally.rows
-    assert harvest.tally.dropped.total() == 0
+    assert build.tally.sessions == 32 == build.tally.rows
+    assert build.tally.dropped.total() == 0
     assert max(len(values) for values in by_session.values()) >= 4

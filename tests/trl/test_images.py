@@ -1,4 +1,4 @@
-"""TRL's doors for images: pictures beside conversations go in, placeholders alone do not."""
+"""Images with TRL: pictures beside conversations go in, placeholders alone do not."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from tests.pictures import COLOURS, Screen, click, picture
 from tests.rollout.vision import TinyVLM, qwen2_vl
-from trajgym.adapters._trl_harvest import Harvester
-from trajgym.adapters.trl import GRPOSpec, sft_dataset, sft_token_dataset
+from trajgym.adapters.trl import GRPORollouts, sft_dataset, sft_token_dataset
+from trajgym.adapters.trl._group_samples import SampleBuilder
 from trajgym.envs import EnvSpec
 from trajgym.rewards import get_deriver
 from trajgym.rollout import ScriptedPolicy, SealedGroup, TokenPolicy, collect
@@ -75,13 +75,13 @@ async def test_doors_for_ids_alone_refuse_pictures(tmp_path: Path) -> None:
     with Run(await recorded(tmp_path / "run", TokenPolicy.fake(SCRIPT))) as run:
         sessions, groups = list(run.sessions()), list(run.groups())
         assert run.blob(sessions[0].turns[1].tokens.images[0].blob).data == picture(COLOURS[0])  # type: ignore[union-attr]
-    with pytest.raises(UnsupportedModality, match="must not train without them"):
-        sft_token_dataset(sessions, groups)
-    with pytest.raises(UnsupportedModality, match=r"sft_dataset\(blobs=run\.blob\)"):
+    with pytest.raises(UnsupportedModality, match="must not be trained without them"):
+        sft_token_dataset(sessions, groups, allow=["synthetic"])
+    with pytest.raises(UnsupportedModality, match=r"blobs=run\.blob to sft_dataset"):
         sft_dataset(sessions, groups)
-    harvest = Harvester(get_deriver("grpo"), "auto", skip_flat=False)
-    with pytest.raises(UnsupportedModality, match="environment_factory of GRPOSpec"):
-        harvest(SealedGroup(groups[0], sessions))
+    build = SampleBuilder(get_deriver("grpo"), "auto", allow=["synthetic"])
+    with pytest.raises(UnsupportedModality, match="environment_factory of GRPORollouts"):
+        build(SealedGroup(groups[0], sessions))
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def clicker() -> TinyVLM:
     import trl
     from transformers.utils import get_json_schema
 
-    from trajgym.rollout import open_image
+    from trajgym.rollout.rendering import open_image
 
     made = qwen2_vl()
     template = Path(trl.__file__).parent / "chat_templates/qwen3_vl.jinja"
@@ -123,8 +123,8 @@ def clicker() -> TinyVLM:
     return made
 
 
-def _spec(folder: Path, samples: int = 2) -> GRPOSpec:
-    return GRPOSpec(EnvSpec(id="test/screen"), [Task(id="a")], folder / "run", samples=samples)
+def _spec(folder: Path, samples: int = 2) -> GRPORollouts:
+    return GRPORollouts(EnvSpec(id="test/screen"), [Task(id="a")], folder / "run", samples=samples)
 
 
 def test_screenshots_train_through_the_environment_factory(

@@ -74,7 +74,7 @@ def loss_of(trainer: Any) -> float:
 
 
 def test_sft_conversations(tiny: Tiny, mixed: Any) -> None:
-    """SFT with an assistant-only loss learns what the agent said, and no observation."""
+    """SFT with an assistant-only loss trains the agent's messages, and no observation."""
     import trl
 
     data = sft_dataset(*mixed, include="all")
@@ -231,7 +231,7 @@ def test_process_rewards(tiny: Tiny, recorded: Recorded) -> None:
 
 @pytest.mark.parametrize("make", [sft_dataset, sft_token_dataset])
 def test_images_are_refused_by_name(make: Any) -> None:
-    """A session with screenshots is an error that says so, never a conversation without them."""
+    """A session with screenshots raises an error; it is not exported without them."""
     tree = exact_session("shown", 1.0)
     (result,) = tree.turns[0].observation
     result["content"] = [{"type": "image_url", "image_url": {"url": "blob:" + "0" * 64}}]

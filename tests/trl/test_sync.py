@@ -15,10 +15,17 @@ import pytest
 from tests.trl.runs import ByTurn, Recorded, farthest, gradients, token_loss
 from tests.trl.tiny import SPEC, Tiny, Words, tasks
 from tests.worlds import PNG
-from trajgym.adapters.trl import GRPOSpec, StepGRPOTrainer, check_logprobs
+from trajgym.adapters.trl import (
+    GRPORollouts,
+    RolloutFailed,
+    StepGRPOTrainer,
+    check_logprobs,
+)
 from trajgym.envs import Env, EnvSpec, Image, ToolResult, register, tool
 from trajgym.rewards import TurnTable, apply
-from trajgym.rollout import FakeEngine, Fault, TemplateRenderer
+from trajgym.rollout import FakeEngine, PolicyRejected
+from trajgym.rollout.engines import Fault, LocalEngine
+from trajgym.rollout.rendering import TemplateRenderer
 from trajgym.trajectory import ConformanceError, InvalidInput, Run, Task, build_rows
 
 
@@ -43,7 +50,7 @@ def config(folder: Path, **options: Any) -> Any:
     return GRPOConfig(str(folder), **{**settings, **options})
 
 
-def step_trainer(tiny: Tiny, spec: GRPOSpec, folder: Path, **options: Any) -> Any:
+def step_trainer(tiny: Tiny, spec: GRPORollouts, folder: Path, **options: Any) -> Any:
     model, extra = tiny.model(), {}
     if "parity_tolerance" in options:
         extra["parity_tolerance"] = options.pop("parity_tolerance")
@@ -90,7 +97,7 @@ def test_the_gradient_is_that_of_advantages_per_token(
     tiny: Tiny, tmp_path: Path, loss_type: str
 ) -> None:
     """Recorded log-probs and a deriver's advantages reach the loss, under either kind of mean."""
-    with GRPOSpec(SPEC, tasks(4), tmp_path / "run", samples=4, deriver=ByTurn()) as spec:
+    with GRPORollouts(SPEC, tasks(4), tmp_path / "run", samples=4, deriver=ByTurn()) as spec:
         trainer = step_trainer(tiny, spec, tmp_path, loss_type=loss_type)
         got = caught(trainer)
     assert trainer.parity < 1e-4
@@ -106,6 +113,72 @@ def test_the_gradient_is_that_of_advantages_per_token(
     assert farthest(got, gradients(model, loss)) < 1e-3
 
 
+class Failing(LocalEngine):
+    """The trainer's own model, without an answer for sessions of some endings."""
+
+    ending = "-1"
+
+    async def generate(self, *args: Any, session: str = "", **options: Any) -> Any:
+        if session.endswith(self.ending):
+            raise PolicyRejected("this session's engine is gone")
+        return await super().generate(*args, session=session, **options)
+
+
+@pytest.mark.parametrize("loss_type", ["bnpo", "dapo", "dr_grpo", "grpo"])
+def test_a_failed_session_is_in_no_denominator(tiny: Tiny, tmp_path: Path, loss_type: str) -> None:
+    """The filler that stands for a failed session in TRL's batch leaves the gradient as it was."""
+
+    def engine(trainer: Any) -> LocalEngine:
+        return Failing(trainer.accelerator.unwrap_model(trainer.model), name="trainer")
+
+    options: dict[str, Any] = {"deriver": ByTurn(), "engine": engine, "samples": 4}
+    with GRPORollouts(SPEC, tasks(2), tmp_path / "run", **options) as spec:
+        trainer = step_trainer(tiny, spec, tmp_path, loss_type=loss_type)
+        got = caught(trainer)
+        assert spec.left == Counter({"failed:policy": 2})
+    rows = rows_of(tmp_path / "run/process0/groups-of-4", ByTurn())
+    assert len(rows) == 6
+    model = tiny.model()
+    losses = [token_loss(model, row) for row in rows]
+    sums, tokens = sum(one.sum() for one in losses), sum(map(len, losses))
+    loss = {
+        "bnpo": sums / tokens,
+        "dapo": sums / tokens,
+        "dr_grpo": sums / (len(losses) * trainer.max_completion_length),
+        "grpo": sum(one.mean() for one in losses) / len(losses),
+    }[loss_type]
+    assert farthest(got, gradients(model, loss)) < 1e-3
+
+
+def test_settings_under_which_nothing_is_trained_are_refused(tiny: Tiny, tmp_path: Path) -> None:
+    """Too few tasks, masked endings and cut distributions are named before the first step."""
+    with GRPORollouts(SPEC, tasks(1), tmp_path / "run", samples=4) as spec:
+        with pytest.raises(InvalidInput, match="there are 1 tasks, but a batch takes 2 prompts"):
+            step_trainer(tiny, spec, tmp_path)
+        one = {"per_device_train_batch_size": 4}
+        step_trainer(tiny, spec, tmp_path, **one)
+        for options, words in (
+            ({"mask_truncated_completions": True}, "masks every row whose last id"),
+            ({"top_p": 0.9}, "top_p is 0.9"),
+        ):
+            with pytest.raises(InvalidInput, match=words):
+                step_trainer(tiny, spec, tmp_path, **one, **options)
+
+
+def test_groups_without_rows_end_the_training(tiny: Tiny, tmp_path: Path) -> None:
+    """If every session fails, the training ends with an error that has the causes."""
+
+    def engine(trainer: Any) -> LocalEngine:
+        made = Failing(trainer.accelerator.unwrap_model(trainer.model), name="trainer")
+        made.ending = ""
+        return made
+
+    options: dict[str, Any] = {"samples": 4, "give_up": 2, "engine": engine}
+    with GRPORollouts(SPEC, tasks(2), tmp_path / "run", **options) as spec:
+        with pytest.raises(RolloutFailed, match=r"2 consecutive groups had no row.*failed:policy"):
+            step_trainer(tiny, spec, tmp_path, parity_tolerance=None).train()
+
+
 @pytest.mark.parametrize(
     ("loss_type", "level"),
     [
@@ -119,7 +192,7 @@ def test_the_gradient_is_that_of_advantages_per_token(
 )
 def test_every_loss_type_takes_them(tiny: Tiny, tmp_path: Path, loss_type: str, level: str) -> None:
     """All of TRL's losses train on per-token advantages; the loss is finite and moves weights."""
-    with GRPOSpec(SPEC, tasks(2), tmp_path / "run", samples=4, deriver=ByTurn()) as spec:
+    with GRPORollouts(SPEC, tasks(2), tmp_path / "run", samples=4, deriver=ByTurn()) as spec:
         options = {"loss_type": loss_type, "importance_sampling_level": level, "epsilon_high": 5.0}
         trainer = step_trainer(tiny, spec, tmp_path, **options)
         got = caught(trainer)
@@ -129,7 +202,7 @@ def test_every_loss_type_takes_them(tiny: Tiny, tmp_path: Path, loss_type: str, 
 
 def test_batches_are_reused_and_updates_show_as_versions(tiny: Tiny, tmp_path: Path) -> None:
     """Two passes over shuffled minibatches work, and versions count the steps."""
-    with GRPOSpec(SPEC, tasks(4), tmp_path / "run", samples=4) as spec:
+    with GRPORollouts(SPEC, tasks(4), tmp_path / "run", samples=4) as spec:
         options = {"max_steps": 6, "steps_per_generation": 2, "num_iterations": 2}
         trainer = step_trainer(tiny, spec, tmp_path, per_device_train_batch_size=4, **options)
         trainer.train()
@@ -143,7 +216,7 @@ def test_batches_are_reused_and_updates_show_as_versions(tiny: Tiny, tmp_path: P
 
 def test_without_a_deriver_the_trainers_own_advantages_stay(tiny: Tiny, tmp_path: Path) -> None:
     """The spec's reward function gives the sessions' scores, and TRL compares them."""
-    with GRPOSpec(SPEC, tasks(2), tmp_path / "run", samples=4) as spec:
+    with GRPORollouts(SPEC, tasks(2), tmp_path / "run", samples=4) as spec:
         trainer = step_trainer(tiny, spec, tmp_path)
         trainer.train()
     log = trainer.state.log_history[0]
@@ -155,7 +228,7 @@ def test_without_a_deriver_the_trainers_own_advantages_stay(tiny: Tiny, tmp_path
 
 def test_evaluation_has_groups_of_its_own_size(tiny: Tiny, tmp_path: Path) -> None:
     """Evaluating runs sessions too, with the trainer's number of them, and leaves weights alone."""
-    with GRPOSpec(SPEC, tasks(2), tmp_path / "run", samples=4) as spec:
+    with GRPORollouts(SPEC, tasks(2), tmp_path / "run", samples=4) as spec:
         options = {"num_generations_eval": 2, "per_device_eval_batch_size": 4}
         trainer = step_trainer(tiny, spec, tmp_path, **options)
         trainer.train()
@@ -173,15 +246,19 @@ def test_evaluation_has_groups_of_its_own_size(tiny: Tiny, tmp_path: Path) -> No
 
 
 def test_a_batch_has_a_deadline(tiny: Tiny, tmp_path: Path) -> None:
-    """An engine that hangs ends the batch in time, and nothing is left running."""
+    """An engine that hangs ends the batch in time, and nothing is left running.
+
+    The deadline has to outlast the start of the first session on a busy machine.
+    """
 
     def stuck(trainer: Any) -> FakeEngine:
         renderer = TemplateRenderer(tiny.tokenizer)
         return FakeEngine(["yes"], renderer=renderer, faults=[Fault(call=0, kind="hang")])
 
     opened, closed = Words.opened, Words.closed
-    settings: dict[str, Any] = {"samples": 4, "engine": stuck, "batch_seconds": 1.0}
-    with GRPOSpec(SPEC, tasks(2), tmp_path / "run", **settings) as spec:
+    settings: dict[str, Any] = {"samples": 4, "engine": stuck, "batch_seconds": 10.0}
+    settings["allow"] = ["synthetic"]
+    with GRPORollouts(SPEC, tasks(2), tmp_path / "run", **settings) as spec:
         with pytest.raises(TimeoutError):
             step_trainer(tiny, spec, tmp_path, parity_tolerance=None).train()
     assert Words.opened - opened == Words.closed - closed > 0
@@ -195,7 +272,8 @@ def test_failed_sessions_are_left_out_of_the_mean(tiny: Tiny, tmp_path: Path) ->
         renderer = TemplateRenderer(tiny.tokenizer)
         return FakeEngine(["yes", "yes", "yes"], renderer=renderer, faults=[Fault(call=0)])
 
-    with GRPOSpec(SPEC, tasks(1), tmp_path / "run", samples=4, engine=broken) as spec:
+    made_up = {"engine": broken, "allow": ["synthetic"]}
+    with GRPORollouts(SPEC, tasks(1), tmp_path / "run", samples=4, **made_up) as spec:
         options = {"per_device_train_batch_size": 4, "parity_tolerance": None}
         trainer = step_trainer(tiny, spec, tmp_path, **options)
         trainer.train()
@@ -209,16 +287,17 @@ def test_wrong_logprobs_stop_the_first_step(tiny: Tiny, tmp_path: Path) -> None:
     def made_up(trainer: Any) -> FakeEngine:
         return FakeEngine(["yes", "yes", "yes"], renderer=TemplateRenderer(tiny.tokenizer))
 
-    with GRPOSpec(SPEC, tasks(2), tmp_path / "run", samples=4, engine=made_up) as spec:
-        with pytest.raises(ConformanceError, match="disagree by up to"):
+    options: dict[str, Any] = {"engine": made_up, "allow": ["synthetic"]}
+    with GRPORollouts(SPEC, tasks(2), tmp_path / "run", samples=4, **options) as spec:
+        with pytest.raises(ConformanceError, match="differ by up to"):
             step_trainer(tiny, spec, tmp_path).train()
     assert [t.name for t in threading.enumerate() if t.name.startswith("trajgym")] == []
 
 
 def test_prompts_of_another_dataset_are_refused(tiny: Tiny, tmp_path: Path) -> None:
     """A prompt that names no task of the spec is an error, not an empty session."""
-    with GRPOSpec(SPEC, tasks(2), tmp_path / "run") as spec:
-        with pytest.raises(InvalidInput, match="train_dataset of this GRPOSpec"):
+    with GRPORollouts(SPEC, tasks(2), tmp_path / "run") as spec:
+        with pytest.raises(InvalidInput, match="train_dataset of this GRPORollouts"):
             spec._task_of([{"role": "user", "content": "hi"}])
 
 
@@ -268,7 +347,7 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     made.pad_token = "<|endoftext|>"
     made.padding_side = "left"
     made.chat_template = (Path(trl.__file__).parent / "chat_templates/qwen2_5.jinja").read_text()
-    with GRPOSpec(SPEC, tasks(1), folder / "probe") as spec:
+    with GRPORollouts(SPEC, tasks(1), folder / "probe") as spec:
         schema = get_json_schema(spec.environment_factory.note.__get__(object()))
     function = {"name": "note", "arguments": {"text": "a"}}
     conversation = [
@@ -312,7 +391,7 @@ def _saved(made: Any, folder: Path) -> str:
     return str(folder)
 
 
-def tool_trainer(caller: Tiny, spec: GRPOSpec, folder: Path) -> Any:
+def tool_trainer(caller: Tiny, spec: GRPORollouts, folder: Path) -> Any:
     from trl import GRPOTrainer
 
     return GRPOTrainer(
@@ -328,7 +407,7 @@ def tool_trainer(caller: Tiny, spec: GRPOSpec, folder: Path) -> Any:
 def test_tools_of_the_environment_are_called(caller: Tiny, tmp_path: Path) -> None:
     """TRL shows our tools to the model, calls them, and is given our verification's scores."""
     opened, closed = Words.opened, Words.closed
-    with GRPOSpec(SPEC, tasks(1), tmp_path / "run", samples=4) as spec:
+    with GRPORollouts(SPEC, tasks(1), tmp_path / "run", samples=4) as spec:
         trainer = tool_trainer(caller, spec, tmp_path)
         trainer.train()
     log = trainer.state.log_history[0]
@@ -348,7 +427,7 @@ def test_tools_of_the_environment_are_called(caller: Tiny, tmp_path: Path) -> No
 def test_a_broken_tool_gives_no_reward(caller: Tiny, tmp_path: Path) -> None:
     """A session whose environment broke has the reward None, not 0."""
     broken = EnvSpec(id="test/words", config={"fail": "tool"})
-    with GRPOSpec(broken, tasks(1), tmp_path / "run", samples=2) as spec:
+    with GRPORollouts(broken, tasks(1), tmp_path / "run", samples=2) as spec:
         envs = [spec.environment_factory() for _ in range(2)]
         for env in envs:
             assert env.reset(task="w0", prompt=[]) == "Say long words.\n\nIs it 0?"
@@ -364,7 +443,7 @@ def test_a_broken_tool_gives_no_reward(caller: Tiny, tmp_path: Path) -> None:
 def test_instances_are_reused_and_closed(tmp_path: Path) -> None:
     """Reset closes the last session, close the rest, whether or not an episode had ended."""
     opened, closed = Words.opened, Words.closed
-    spec = GRPOSpec(SPEC, tasks(1), tmp_path / "run", samples=2)
+    spec = GRPORollouts(SPEC, tasks(1), tmp_path / "run", samples=2)
     env = spec.environment_factory()
     for _ in range(3):
         env.reset(task="w0")
@@ -372,8 +451,8 @@ def test_instances_are_reused_and_closed(tmp_path: Path) -> None:
     spec.close()
     spec.close()
     assert Words.opened - opened == Words.closed - closed == 3
-    with GRPOSpec(SPEC, tasks(1), tmp_path / "run") as again:
-        with pytest.raises(InvalidInput, match="holds sessions"):
+    with GRPORollouts(SPEC, tasks(1), tmp_path / "run") as again:
+        with pytest.raises(InvalidInput, match="contains sessions"):
             _ = again.environment_factory
 
 
@@ -396,7 +475,7 @@ class Slow(Env):
 
 def test_images_go_through_the_tools(tmp_path: Path) -> None:
     """A screenshot comes back as blocks that a processor takes, with the picture itself."""
-    with GRPOSpec(EnvSpec(id="test/slow"), tasks(1), tmp_path / "run") as spec:
+    with GRPORollouts(EnvSpec(id="test/slow"), tasks(1), tmp_path / "run") as spec:
         env = spec.environment_factory()
         env.reset(task="w0")
         text, image = env.look()
@@ -407,7 +486,7 @@ def test_images_go_through_the_tools(tmp_path: Path) -> None:
 
 def test_verifications_of_a_batch_overlap(tmp_path: Path) -> None:
     """Eight verifications of half a second take about that, not four seconds."""
-    with GRPOSpec(EnvSpec(id="test/slow"), tasks(1), tmp_path / "run") as spec:
+    with GRPORollouts(EnvSpec(id="test/slow"), tasks(1), tmp_path / "run") as spec:
         envs = [spec.environment_factory() for _ in range(8)]
         for env in envs:
             env.reset(task="w0")
@@ -422,7 +501,7 @@ def test_schemas_are_those_of_the_environment(tmp_path: Path) -> None:
     """What TRL reads from the methods is what the environment declares."""
     from transformers.utils import get_json_schema
 
-    with GRPOSpec(SPEC, tasks(1), tmp_path / "run") as spec:
+    with GRPORollouts(SPEC, tasks(1), tmp_path / "run") as spec:
         env = spec.environment_factory()
         found = get_json_schema(env.note)["function"]
     assert found["description"] == "Write something down."

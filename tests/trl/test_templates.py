@@ -10,8 +10,10 @@ import pytest
 from tests.rollout.tokenizers import tokenizer
 from tests.trl.runs import ByTurn
 from tests.trl.tiny import SPEC, calls, said, tasks
-from trajgym.adapters._trl_harvest import Harvester
-from trajgym.rollout import FakeEngine, Generation, Runner, TemplateRenderer, TokenPolicy
+from trajgym.adapters.trl._group_samples import SampleBuilder
+from trajgym.rollout import FakeEngine, Runner, TokenPolicy
+from trajgym.rollout.engines import Generation
+from trajgym.rollout.rendering import TemplateRenderer
 from trajgym.trajectory import Store
 
 if TYPE_CHECKING:
@@ -54,20 +56,20 @@ def test_samples_are_what_was_sampled(
     if not renderer.opening_ids:  # a script finds its turn by something
         renderer.opening_ids = tuple(renderer._codec.encode("[/INST]"))
     engine = Heard(script, renderer=renderer)
-    harvester = Harvester(ByTurn(), "auto", skip_flat=False)
+    build = SampleBuilder(ByTurn(), "auto", allow=["synthetic"])
 
     async def play() -> Any:
         async with Store(tmp_path) as store:
             runner = Runner(SPEC, tasks(1), TokenPolicy(engine, renderer), store=store, samples=2)
             async with runner:
-                return [harvester(sealed) async for sealed in runner]
+                return [build(sealed) async for sealed in runner]
 
-    (harvest,) = asyncio.run(play())
-    assert harvester.tally.dropped.total() == 0
-    assert harvester.tally.rows == 2 * rows
-    assert len(harvest.samples) == len(engine.heard) == 6
+    (made,) = asyncio.run(play())
+    assert build.tally.dropped.total() == 0
+    assert build.tally.rows == 2 * rows
+    assert len(made.samples) == len(engine.heard) == 6
     found = []
-    for _, sample in harvest.samples:
+    for _, sample in made.samples:
         trained = sample.completion_mask > 0
         start = int(trained.argmax())
         assert trained[start:].all()

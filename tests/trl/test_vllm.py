@@ -1,24 +1,18 @@
-"""The vLLM engine against a server that plays vLLM with a real model."""
+"""The vLLM engine against a server that stands in for vLLM with a real model."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from tests.trl.server import Server
-from trajgym.rollout import (
-    PolicyGarbage,
-    PolicyRejected,
-    PolicyUnavailable,
-    Retry,
-    TemplateRenderer,
-    VLLMEngine,
-)
+from trajgym.rollout import PolicyGarbage, PolicyRejected, PolicyUnavailable, Retry, VLLMEngine
+from trajgym.rollout.rendering import TemplateRenderer
 from trajgym.trajectory import InvalidInput, Sampling, Segment
 
-QUICK = Retry(attempts=3, first_wait=0.001, longest_wait=0.001)
+QUICK = Retry(tries=3, first_wait=0.001, longest_wait=0.001)
 
 
 def engine(server: Server, **options: Any) -> VLLMEngine:
@@ -161,7 +155,7 @@ async def test_cancelling_closes_the_request(server: Server, prompt: list[int]) 
         ({"token_ids": [5], "logprobs": {"token_logprobs": [float("nan")]}}, "log-probs"),
         (
             {"token_ids": [5], "logprobs": {"token_logprobs": [-1]}, "prompt_token_ids": [1]},
-            "another prompt",
+            "a different prompt",
         ),
     ],
 )
@@ -197,6 +191,7 @@ async def test_a_refusal_is_not_retried(server: Server, prompt: list[int]) -> No
 
     class Gone:
         status = 404
+        headers: ClassVar[dict[str, str]] = {}
 
     assert isinstance(made._refused(Gone(), "no such model"), PolicyRejected)
     await made.close()

@@ -17,7 +17,9 @@ from tests.trl.tiny import SPEC, Words, calls, said, tasks
 from trajgym.adapters.trl import RolloutFailed, RolloutWorker, SampleBuffer, VersionClock
 from trajgym.envs import Budgets, EnvSpec
 from trajgym.rewards import OutcomeReward
-from trajgym.rollout import FakeCall, FakeEngine, Retry, TemplateRenderer, VLLMEngine
+from trajgym.rollout import FakeEngine, Retry, VLLMEngine
+from trajgym.rollout.engines import FakeCall
+from trajgym.rollout.rendering import TemplateRenderer
 from trajgym.trajectory import InvalidInput, Run, Store, Task
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ def working(
     """Run a worker over the server while the block runs, and see that it leaves nothing."""
     clock = VersionClock(1)
     clock.watched = options.pop("watched", True)
-    retry = Retry(attempts=2, first_wait=0.01, longest_wait=0.01)
+    retry = Retry(tries=2, first_wait=0.01, longest_wait=0.01)
     engine = VLLMEngine(server.url, "tiny", versions=clock, retry=retry)
     settings: dict[str, Any] = {"samples": 2, "concurrency": 2, "max_tokens": 8, **options}
     spec = settings.pop("spec", SPEC)
@@ -59,18 +61,21 @@ def until(done: Callable[[], object], seconds: float = 30.0) -> None:
         time.sleep(0.005)
 
 
-def failure(worker: RolloutWorker, stale_after_s: float = 0.0) -> str:
-    """Wait until the worker is unhealthy, and return why."""
+def failure(worker: RolloutWorker, stale_after_s: float = 10.0) -> str:
+    """Wait until the worker is unhealthy, and return why.
+
+    On a busy machine the event loop may get no time for some seconds.
+    """
     found: list[str] = []
 
     def sick() -> bool:
         try:
-            worker.check_health(max(stale_after_s, 0.6))
+            worker.check_health(stale_after_s)
         except RolloutFailed as error:
             found.append(str(error))
         return bool(found)
 
-    until(sick)
+    until(sick, 90)
     return found[0]
 
 
@@ -94,7 +99,7 @@ def test_samples_are_exactly_what_the_account_says(
 
 
 def test_a_full_queue_holds_the_sessions_back(server: Server, tiny: Any, tmp_path: Path) -> None:
-    """With nobody taking samples the work stops; as soon as somebody does it goes on."""
+    """While no samples are taken, no sessions begin; they begin again when samples are taken."""
     with working(server, tiny, tmp_path, queue_maxsize=3) as worker:
         until(lambda: worker.rollout_buffer.full())
         last, still = -1, 0
@@ -116,7 +121,7 @@ def test_a_full_queue_holds_the_sessions_back(server: Server, tiny: Any, tmp_pat
 
 
 def test_an_update_without_notice_leaves_a_range(server: Server, tiny: Any, tmp_path: Path) -> None:
-    """A worker that isn't told of updates says that its tokens can be one version newer."""
+    """Without news of updates, a worker's tokens have a range that is one version wider."""
     with working(server, tiny, tmp_path, watched=False) as worker:
         worker.rollout_buffer.get(timeout=30)
     with Run(tmp_path) as run:
@@ -157,7 +162,8 @@ def test_sessions_beyond_the_bound_leave_their_group(
 @contextmanager
 def playing(engine: FakeEngine, store: Any, **options: Any) -> Iterator[RolloutWorker]:
     """Run a worker over an engine without a model."""
-    settings: dict[str, Any] = {"samples": 1, "concurrency": 1, "given": iter(tasks(2)), **options}
+    settings: dict[str, Any] = {"samples": 1, "concurrency": 1, "given": iter(tasks(2))}
+    settings |= {"allow": ["synthetic"], **options}
     given, spec = settings.pop("given"), settings.pop("spec", SPEC)
     worker = RolloutWorker(spec, given, engine, engine.renderer, store, **settings)
     worker.update_model_version(1)
@@ -201,14 +207,14 @@ def test_a_paused_server_costs_the_agents_nothing(
     server: Server, tiny: Any, tmp_path: Path
 ) -> None:
     """An update that takes longer than a turn may take ends no session."""
-    budgets = Budgets(turns=3, seconds_per_turn=0.4)
+    budgets = Budgets(turns=3, seconds_per_turn=3.0)
     with working(server, tiny, tmp_path, budgets=budgets) as worker:
         transfer = Transfer(server)
         trainer = type("T", (), {"args": worker, "weight_transfer": transfer})()
         worker.attach(trainer)
         until(lambda: server.running > 0)
         trainer.weight_transfer.pause()
-        time.sleep(0.8)  # twice the turn's budget
+        time.sleep(4.0)  # longer than the turn's budget
         trainer.weight_transfer.send_weights(iter(()))
         trainer.weight_transfer.resume()
         worker.update_model_version(2)
@@ -221,7 +227,7 @@ def test_a_paused_server_costs_the_agents_nothing(
 
 
 def test_a_hung_environment_ends_by_its_deadline(server: Server, tiny: Any, tmp_path: Path) -> None:
-    """Sessions whose environment never answers are cut, scored and handed over."""
+    """Sessions whose environment never answers are truncated, scored and passed on."""
     spec = EnvSpec(id="test/words", config={"hang": True})
     with working(
         server, tiny, tmp_path, spec=spec, budgets=Budgets(seconds_per_turn=0.2)
@@ -240,7 +246,7 @@ def test_stopping_while_the_server_hangs(server: Server, tiny: Any, tmp_path: Pa
         begun = time.monotonic()
         worker.stop()
         assert time.monotonic() - begun < 10
-        with pytest.raises(RolloutFailed, match="does not run"):
+        with pytest.raises(RolloutFailed, match="is not running"):
             worker.check_health(1)
         worker.stop()
     with Run(tmp_path) as run:
@@ -263,18 +269,21 @@ def test_a_server_that_comes_back(server: Server, tiny: Any, tmp_path: Path) -> 
 
 
 def test_a_server_that_stays_away(server: Server, tiny: Any, tmp_path: Path) -> None:
-    """If every session fails, the trainer is told why instead of waiting for ever."""
+    """If every session fails, the trainer gets an error with the causes instead of waiting."""
     server.refuse = 10**9
     with working(server, tiny, tmp_path) as worker:
         text = failure(worker)
     assert "failed:policy" in text
-    assert "groups gave none" in text
+    assert "groups had none" in text
 
 
 def test_a_deriver_of_rewards_is_refused(server: Server, tiny: Any, tmp_path: Path) -> None:
-    """Rewards are not advantages: the worker says so at its first group."""
-    with working(server, tiny, tmp_path, deriver=OutcomeReward()) as worker:
-        assert "needs advantages" in failure(worker)
+    """Rewards are not advantages: the worker is refused when it is made."""
+    with (
+        pytest.raises(InvalidInput, match="takes advantages"),
+        working(server, tiny, tmp_path, deriver=OutcomeReward()),
+    ):
+        pass
 
 
 def test_a_store_with_sessions_is_refused(server: Server, tiny: Any, tmp_path: Path) -> None:
@@ -282,7 +291,7 @@ def test_a_store_with_sessions_is_refused(server: Server, tiny: Any, tmp_path: P
     with working(server, tiny, tmp_path) as worker:
         worker.rollout_buffer.get(timeout=30)
     with working(server, tiny, tmp_path) as worker:
-        assert "directory of its own" in failure(worker)
+        assert "use a separate directory" in failure(worker)
 
 
 def test_an_open_store_stays_open(server: Server, tiny: Any, tmp_path: Path) -> None:
@@ -341,7 +350,7 @@ def test_a_stale_session_is_dropped_whole() -> None:
 
 
 def test_a_place_is_waited_for() -> None:
-    """A sample gets a place when another is taken or too old, or hears that none comes."""
+    """A sample waits until another is taken or stale, or until the queue is closed."""
     version = 5
     buffer = SampleBuffer(1, lambda: version, 2)
     put: list[bool] = []

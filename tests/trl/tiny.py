@@ -88,7 +88,7 @@ def make(folder: Path, steps: int = 90, words: Sequence[str] = WORDS) -> Tiny:
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from trajgym.rollout import TemplateRenderer
+    from trajgym.rollout.rendering import TemplateRenderer
 
     made = tokenizer("qwen")
     made.pad_token = "<|endoftext|>"

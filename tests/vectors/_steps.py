@@ -25,27 +25,26 @@ from trajgym.rewards import (
     MSGRPO,
     MTGRPO,
     SRL,
-    DynamicSampling,
     GiGPO,
     InformationGain,
     OutcomeReward,
-    ResampleOnCorrect,
     ReturnToGo,
-    SimilarityMatcher,
     SoftOverlong,
-    SpreadFilter,
     StepPenalty,
     TurnGAE,
     TurnTable,
+)
+from trajgym.rewards._gigpo import similar_states
+from trajgym.rewards.filters import (
+    DynamicSampling,
+    ResampleOnCorrect,
+    SpreadFilter,
     ZeroAdvantage,
-    belief,
-    belief_change,
     inverse_probabilities,
-    similarity,
     text_penalty,
     wanted_counts,
 )
-from trajgym.rewards._gigpo import similar_states
+from trajgym.rewards.toolkit import SimilarityMatcher, belief, belief_change, similarity
 from trajgym.trajectory import InvalidInput, SessionTree, Turn
 
 

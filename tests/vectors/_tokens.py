@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from tests.vectors._build import Inputs, Method, chain, step, table_of
-from trajgym.rewards import ToolPO, adaptive_lambda, apply, gae, igpo_token_advantages, whiten
+from trajgym.rewards import ToolPO, apply
+from trajgym.rewards.tokens import adaptive_lambda, gae, igpo_token_advantages, whiten
 from trajgym.trajectory import Segment, SessionTree, Span, Turn, TurnTokens, build_rows
 
 

@@ -7,15 +7,8 @@ from typing import Any
 import numpy as np
 
 from tests.vectors._build import Documented, Inputs, Method, Node, groups_of, tree_session
-from trajgym.rewards import (
-    TreeGRPO,
-    TreeRL,
-    TurnTable,
-    branch_probability,
-    eptree_leaves,
-    tree_budget,
-    tree_diff_scores,
-)
+from trajgym.rewards import TreeGRPO, TreeRL, TurnTable
+from trajgym.rewards.trees import branch_probability, eptree_leaves, tree_budget, tree_diff_scores
 
 
 def _settings(inputs: Inputs) -> dict[str, Any]:

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.rollout.tokenizers import tokenizer
-from trajgym.rollout import FakeCall, FakeEngine, TemplateRenderer, derive_seed
+from trajgym.rollout import FakeEngine, derive_seed
+from trajgym.rollout.engines import FakeCall
+from trajgym.rollout.rendering import TemplateRenderer
 from trajgym.trajectory import Message, Sampling
 
 Script = Callable[[FakeCall], "str | Message"]

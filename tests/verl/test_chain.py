@@ -17,7 +17,8 @@ from tests.verl.fake import FakeServers, one_of_all, talk
 from trajgym.adapters.verl import write_prompts
 from trajgym.envs import EnvSpec
 from trajgym.rewards import apply, get_deriver
-from trajgym.rollout import FakeCall, PolicyUnavailable
+from trajgym.rollout import PolicyUnavailable
+from trajgym.rollout.engines import FakeCall
 from trajgym.trajectory import Message, Run, build_rows
 
 WORDS = EnvSpec(id="tests.trl.tiny:Words")
@@ -214,14 +215,14 @@ def test_installing_is_enough(tmp_path: Path) -> None:
         [sys.executable, "-W", "ignore", "-c", PLUGIN], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.stdout.splitlines()[-3:] == [
-        "trajgym.adapters._verl_loop.TrajgymAgentLoop",
+        "trajgym.adapters.verl._loop.TrajgymAgentLoop",
         "given_advantages",
         "StepSyncTrainer StepColocateAsyncTrainer StepSeparateAsyncTrainer",
     ], done.stderr
 
 
 def test_a_plugin_that_fails_says_so(tmp_path: Path) -> None:
-    """Verl hides what goes wrong in plug-ins; ours logs it where everybody sees it."""
+    """Verl hides errors of plug-ins; ours logs them as errors."""
     fake = tmp_path / "verl-0.8.0.dist-info"
     fake.mkdir()
     (fake / "METADATA").write_text("Metadata-Version: 2.1\nName: verl\nVersion: 0.8.0\n")
@@ -232,7 +233,7 @@ def test_a_plugin_that_fails_says_so(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0
-    assert "trajgym's plug-in for verl does not work here" in done.stderr
+    assert "trajgym's plug-in for verl can't be loaded" in done.stderr
     assert "verl 0.8.0 is installed" in done.stderr
 
 
@@ -240,7 +241,7 @@ def test_the_linters_defaults_are_verls() -> None:
     """What `trajgym lint` takes for verl's defaults are those of the installed verl."""
     from omegaconf import OmegaConf
 
-    from trajgym.adapters._verl_lint_config import _DEFAULTS
+    from trajgym.adapters.verl._lint_config import _DEFAULTS
 
     config = composed()
     for key, value in _DEFAULTS.items():

@@ -28,7 +28,7 @@ TRAINERS = {
 
 @pytest.mark.parametrize("mode", TRAINERS)
 def test_each_configuration_makes_its_trainer(tiny: Tiny, mode: str, tmp_path: Path) -> None:
-    """Verl composes the file, its registry has the trainer, and the linter has nothing to say."""
+    """Verl composes the file, its registry has the trainer, and the linter has no findings."""
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
     from verl.trainer.ppo.v1 import get_trainer_cls
@@ -80,7 +80,7 @@ def test_the_pages_snippets_name_what_exists() -> None:
 
 
 def test_the_pages_traps_name_tests_that_exist() -> None:
-    """Each row of the table of traps ends with a test of ours, or says why there is none."""
+    """Each row of the table of traps ends with a test, or with the reason why there is none."""
     tests = {
         name
         for folder in ("tests/verl", "tests/adapters", "tests/verl_differential")

@@ -18,8 +18,8 @@ from tests.conftest import load_golden
 from tests.trl.tiny import Words, calls, tasks
 from tests.verl.chain import PROMPT, RESPONSE, loop, row, sampling
 from tests.verl.fake import FakeServers
-from trajgym.adapters._verl_rows import split
 from trajgym.adapters.verl import RolloutFailed
+from trajgym.adapters.verl._rows import split
 from trajgym.envs import EnvSpec, register
 from trajgym.trajectory import InvalidRow, Run, Task, build_rows
 
@@ -80,7 +80,7 @@ async def test_rewards_stand_on_the_turns_last_tokens(tiny: Any) -> None:
 
 
 async def test_a_failure_gives_no_row(tiny: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """A session whose environment breaks gives an empty list, never a zero, and says why."""
+    """A session whose environment fails gives an empty list, not a zero, and logs the cause."""
     broken = EnvSpec(id=WORDS.id, config={"fail": "tool"})
     servers = FakeServers(lambda call: calls("note", text="x"))
     with caplog.at_level(logging.WARNING):
@@ -141,8 +141,8 @@ async def test_cancelling_closes_the_environment(tiny: Any) -> None:
 @pytest.mark.parametrize(
     ("overrides", "entry", "env", "said"),
     [
-        (["+trajgym.env.id=tests.trl.tiny:Words"], {}, WORDS, "give it once"),
-        ([], {}, None, "given nowhere"),
+        (["+trajgym.env.id=tests.trl.tiny:Words"], {}, WORDS, "set it once"),
+        ([], {}, None, "set nowhere"),
         (["+trajgym.max_tokens=5"], {"max_tokens": 6}, WORDS, "remove one of them"),
         (["+trajgym.maximum=5"], {}, WORDS, "maximum"),
         (["+trajgym.rewards=[{name:grpo}]"], {}, WORDS, "trajgym.deriver"),
@@ -158,7 +158,7 @@ async def test_a_wrong_configuration_is_named_and_gives_no_row(
     env: EnvSpec | None,
     said: str,
 ) -> None:
-    """Settings given twice, nowhere or without effect start no session; the log says which."""
+    """Settings given twice, nowhere or without effect start no session; the log names them."""
     opened = Words.opened
     assert (
         await loop(tiny, FakeServers(), *overrides, **entry).run(sampling(), **row(TASK, env)) == []
@@ -204,14 +204,82 @@ async def test_a_prompt_that_is_too_long_fails(tiny: Any, caplog: pytest.LogCapt
 
 
 async def test_servers_without_logprobs_fail(tiny: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Without log-probs there is no row, and the log says which setting brings them."""
+    """Without log-probs there is no row, and the log names the setting to change."""
     servers = FakeServers(logprobs=False)
     assert await loop(tiny, servers).run(sampling(), **row(TASK, WORDS)) == []
     assert "calculate_log_probs" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"top_p": 0.7}, "cut the distribution"),
+        ({"temperature": 0.0}, "cut the distribution"),
+        ({"temperature": 0.7, "logprobs_mode": "raw_logprobs"}, "taken before temperature"),
+    ],
+    ids=["top_p", "greedy", "raw"],
+)
+async def test_log_probs_of_another_distribution_give_no_row(
+    tiny: Any, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], reason: str
+) -> None:
+    """Rows that verl's loss would take for others are refused by name, or let through by name."""
+    options = [f"actor_rollout_ref.rollout.{key}={value}" for key, value in changes.items()]
+    params = sampling() | {k: v for k, v in changes.items() if k != "logprobs_mode"}
+    assert await loop(tiny, FakeServers(), *options).run(params, **row(TASK, WORDS)) == []
+    assert reason in caplog.text
+    allow = "+trajgym.allow=[cut-distribution,raw-logprobs]"
+    (output,) = await loop(tiny, FakeServers(), *options, allow).run(params, **row(TASK, WORDS))
+    assert sum(output.response_mask) > 0
+
+
+async def test_validation_may_sample_as_it_likes(tiny: Any) -> None:
+    """Rollouts with the parameters of val_kwargs are validation, and give rows."""
+    params = sampling() | {"top_p": 0.7, "temperature": 0.0}
+    key = "actor_rollout_ref.rollout.val_kwargs"
+    options = [f"{key}.top_p=0.7", f"{key}.temperature=0.0"]
+    (output,) = await loop(tiny, FakeServers(), *options).run(params, **row(TASK, WORDS))
+    assert sum(output.response_mask) > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [({"top_p": 0.7}, "cut the distribution"), ({"temperature": 0.5}, "several temperatures")],
+)
+async def test_other_parameters_than_trainings_and_validations_are_gated(
+    tiny: Any, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], reason: str
+) -> None:
+    """A rollout whose parameters are of neither may be trained, so it is refused with a reason."""
+    made = loop(tiny, FakeServers())
+    assert await made.run(sampling(**changes), **row(TASK, WORDS)) == []
+    assert reason in caplog.text
+
+
+async def test_greedy_baselines_of_remax_are_not_gated(
+    tiny: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ReMax never trains its greedy rollouts; any other estimator would."""
+    key = "actor_rollout_ref.rollout.val_kwargs.temperature=0.6"
+    remax = loop(tiny, FakeServers(), key, "algorithm.adv_estimator=remax")
+    assert await remax.run(sampling(temperature=0), **row(TASK, WORDS))
+    other = loop(tiny, FakeServers(), key, "algorithm.adv_estimator=rloo")
+    assert await other.run(sampling(temperature=0), **row(TASK, WORDS)) == []
+    assert "temperature 0" in caplog.text
+
+
+async def test_a_deriver_without_its_signals_gives_no_row(
+    tiny: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Missing votes are not zeros; with an annotator there is a row."""
+    options = ["+trajgym.rewards=[{name:vote_rewards}]"]
+    assert await loop(tiny, FakeServers(), *options).run(sampling(), **row(TASK, WORDS)) == []
+    assert "no signal 'vote'" in caplog.text
+    options.append("+trajgym.annotators=['tests.adapters.test_group_rows:make_judge']")
+    (output,) = await loop(tiny, FakeServers(), *options).run(sampling(), **row(TASK, WORDS))
+    assert output.reward_score > 0
+
+
 async def test_versions_are_always_whole_numbers(tiny: Any) -> None:
-    """Where the servers don't say which weights they hold, the trainer's step stands there."""
+    """If the servers don't report their version, the trainer's step is used."""
     (output,) = await loop(tiny, FakeServers(version=None)).run(sampling(), **row(TASK, WORDS))
     steps = [output.extra_fields[name] for name in ("min_global_steps", "max_global_steps")]
     assert steps == [7, 7]
@@ -228,14 +296,14 @@ async def test_a_uid_with_an_underscore_is_refused(
 
 
 def test_rows_that_verl_would_mangle_are_refused() -> None:
-    """Arrays of other lengths, no prompt, or an observation at the end: verl would say nothing."""
+    """Rows with other lengths, no prompt, or an observation at the end, which verl would accept."""
     (sound,) = build_rows(load_golden("parallel_calls")[0]).rows
     assert split(sound).response.size == sound.input_ids.size - int(sound.loss_mask.argmax())
     trailing = np.append(sound.loss_mask[:-1], False)
     for change, said in (
-        ({"logprobs": sound.logprobs[:-1]}, "other lengths"),
-        ({"loss_mask": trailing}, "ends on a trained id"),
-        ({"loss_mask": np.ones(len(sound), bool)}, "starts with a prompt"),
+        ({"logprobs": sound.logprobs[:-1]}, "another length"),
+        ({"loss_mask": trailing}, "end on a trained id"),
+        ({"loss_mask": np.ones(len(sound), bool)}, "start with a prompt"),
     ):
         with pytest.raises(InvalidRow, match=said):
             split(dataclasses.replace(sound, **change))

@@ -26,7 +26,8 @@ from trajgym.adapters.verl import (
 )
 from trajgym.envs import Budgets, EnvSpec
 from trajgym.rewards import OutcomeReward
-from trajgym.rollout import FakeCall, TokenPolicy, collect
+from trajgym.rollout import TokenPolicy, collect
+from trajgym.rollout.engines import FakeCall
 from trajgym.trajectory import InvalidInput, Run, Task, build_rows
 
 
@@ -144,6 +145,8 @@ def test_a_replay_is_refused_where_it_would_mislead(recorded: Recorded, tmp_path
     args = (recorded.trees, recorded.groups)
     with pytest.raises(InvalidInput, match="needs advantages"):
         write_replay(tmp_path, *args, [rewards], shape)
+    with pytest.raises(InvalidInput, match="needs advantages"):
+        write_replay(tmp_path, *args, rewards, shape)
     values = ByTurn().derive(table)
     short = ReplayShape(
         experiment="e", project="p", prompts=4, samples=4, prompt_length=8, response_length=8
@@ -151,7 +154,18 @@ def test_a_replay_is_refused_where_it_would_mislead(recorded: Recorded, tmp_path
     report = ExportReport("replay")
     with pytest.raises(InvalidInput, match="nothing to train on"):
         write_replay(tmp_path, *args, values, short, report=report)
-    assert "limits add up to 16" in report.dropped[0].reason
+    assert "limits of 16 together" in report.dropped[0].reason
+    for turn in recorded.trees[0].turns:
+        turn.synthetic = True
+    left = ExportReport("replay")
+    try:
+        write_replay(tmp_path, *args, values, shape, report=left)
+    finally:
+        for turn in recorded.trees[0].turns:
+            turn.synthetic = False
+    assert [one.session for one in left.dropped if one.reason.startswith("synthetic")] == [
+        recorded.trees[0].record.id
+    ]
     with pytest.raises(InvalidInput, match="prompts is 0"):
         ReplayShape(
             experiment="e", project="p", prompts=0, samples=4, prompt_length=8, response_length=8
@@ -215,7 +229,7 @@ def test_token_rows_that_would_train_nothing(tmp_path: Path) -> None:
     path = str(tmp_path / "x.parquet")
     rows = {"input_ids": [[1, 2, 3, 4], [1, 2]], "loss_mask": [[0, 0, 0, 1], [0, 1]]}
     pq.write_table(pa.table(rows), path)
-    with pytest.raises(InvalidInput, match="a row of 4 ids"):
+    with pytest.raises(InvalidInput, match="a row has 4 ids"):
         TokenDataset(path, None, {"max_length": 3})
     cut = TokenDataset(path, None, {"max_length": 3, "truncation": "right"})
     assert (len(cut), cut.left_out) == (1, 1)

@@ -33,7 +33,7 @@ ENVIRONMENT = {
 
 
 class LongWords(Deriver):
-    """Good are the turns in which the environment liked the word, whatever the others said."""
+    """Turns are good if the environment rewarded their word, independently of other turns."""
 
     name = "test_long_words"
 

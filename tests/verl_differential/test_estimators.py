@@ -12,18 +12,8 @@ import numpy as np
 import pytest
 
 from tests.adapters.build import exact_session, groups_of
-from trajgym.rewards import (
-    GRPO,
-    RLOO,
-    Advantages,
-    Deriver,
-    OutcomeReward,
-    TurnTable,
-    apply,
-    gae,
-    gae_row,
-    whiten,
-)
+from trajgym.rewards import GRPO, RLOO, Advantages, Deriver, OutcomeReward, TurnTable, apply
+from trajgym.rewards.tokens import gae, gae_row, whiten
 from trajgym.trajectory import SessionTree, TrainingRow, build_rows
 
 pytestmark = [

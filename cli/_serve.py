@@ -1,0 +1,139 @@
+"""`trajgym serve`: the session server and recording proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+
+from trajgym.envs import EnvSpec
+from trajgym.server import (
+    App,
+    EngineKind,
+    EnvApp,
+    Limits,
+    ServerConfig,
+    Upstream,
+    check_upstream,
+    serve,
+)
+from trajgym.server._serve import run
+from trajgym.trajectory import InvalidInput, Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trajgym.rollout.rendering import Renderer
+
+__all__ = ["ServeOptions", "run_serve"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """Options of ``trajgym serve``."""
+
+    run: Path | None
+    upstream: str | None
+    kind: EngineKind
+    model: str | None
+    renderer: str | None
+    logprobs: str
+    api_key_env: str
+    secret_env: str
+    host: str
+    port: int
+    url: str | None
+    check: bool
+    power_safe: bool
+    hold_seconds: float
+    redact: list[str] = field(default_factory=list)
+    env: list[str] = field(default_factory=list)
+    env_config: dict[str, Any] = field(default_factory=dict)
+
+
+def run_serve(options: ServeOptions) -> None:
+    """Check the engine, or serve until Ctrl-C."""
+    environments = {
+        name.rpartition(":")[2]: EnvSpec(id=name, config=options.env_config) for name in options.env
+    }
+    if options.upstream is None:
+        _serve_environments(options, environments)
+        return
+    upstream = Upstream(
+        base_url=options.upstream,
+        kind=options.kind,
+        api_key=os.environ.get(options.api_key_env),
+        model=options.model,
+        renderer=_renderer(options.renderer),
+        logprob_mode=options.logprobs,  # type: ignore[arg-type]
+    )
+    console = Console(stderr=True)
+    if options.check:
+        problems = asyncio.run(_check(upstream))
+        for problem in problems:
+            console.print(f"[bold red]missing:[/] {problem}", highlight=False)
+        if problems:
+            raise typer.Exit(1)
+        console.print("The engine returns all that exact turns need.")
+        return
+    config = ServerConfig(
+        secret=os.environ.get(options.secret_env),
+        url=options.url,
+        limits=Limits(hold_seconds=options.hold_seconds),
+        redact=options.redact,
+    )
+    if options.run is None:
+        raise InvalidInput("serve: name the run directory to record into")
+    durability = "power" if options.power_safe else "process"
+    with Store(options.run, durability=durability) as store:  # type: ignore[arg-type]
+        app = App(store, upstream, config, environments)
+
+        def ready(url: str) -> None:
+            console.print(
+                f"Recording into {options.run}. Base URL for agents: {url}/sessions/ID/v1. "
+                "Press Ctrl-C to stop.",
+                highlight=False,
+                soft_wrap=True,
+            )
+
+        run(serve(app, host=options.host, port=options.port, ready=ready))
+
+
+def _serve_environments(options: ServeOptions, environments: dict[str, EnvSpec]) -> None:
+    if options.run is not None or not environments:
+        raise InvalidInput("serve: give RUN and --upstream to record agents, or --env alone")
+    app = EnvApp(environments, ServerConfig(secret=os.environ.get(options.secret_env)))
+
+    def ready(url: str) -> None:
+        shown = ", ".join(f"{url}/envs/{name}" for name in environments)
+        console = Console(stderr=True)
+        console.print(f"Serving {shown}. Press Ctrl-C to stop.", highlight=False, soft_wrap=True)
+
+    run(serve(app, host=options.host, port=options.port, ready=ready))
+
+
+def _renderer(name: str | None) -> Renderer | None:
+    if name is None:
+        return None
+    if name == "bytes":
+        from trajgym.rollout.rendering import ByteRenderer
+
+        return ByteRenderer()
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise InvalidInput("--renderer needs trajgym[local]") from error
+    from trajgym.rollout.rendering import renderer_for
+
+    return renderer_for(AutoTokenizer.from_pretrained(name))
+
+
+async def _check(upstream: Upstream) -> list[str]:
+    try:
+        return await check_upstream(upstream)
+    finally:
+        await upstream.close()

@@ -1,0 +1,193 @@
+"""Validating what environments return, and converting it to plain values for the record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from numbers import Integral, Rational, Real
+from typing import Any
+
+from trajgym.envs._errors import EnvironmentFault
+from trajgym.envs._spawn import Spawn
+from trajgym.envs._tools import Image, ToolResult
+from trajgym.trajectory import Outcome
+
+__all__ = ["as_facts", "as_flag", "as_number", "as_outcome", "as_result", "as_snapshot"]
+
+_DEPTH = 50
+"""Maximum nesting of a signal's value; deeper ones are assumed to contain themselves."""
+
+
+def as_result(value: object, where: str) -> ToolResult:
+    """Convert what a tool or ``respond()`` returned to a result with plain, finite values.
+
+    Numbers of numpy, torch, ``decimal`` and ``fractions`` are converted to Python's.
+
+    Args:
+        value: text or a :class:`ToolResult`.
+        where: what returned it, for error messages.
+
+    Raises:
+        EnvironmentFault: the value has another type, or a part of it can't be recorded.
+    """
+    if isinstance(value, str):
+        return ToolResult(content=value)
+    if not isinstance(value, ToolResult):
+        raise _fault(where, f"returned {type(value).__name__}; return text or ToolResult")
+    if not isinstance(value.truncated, str):
+        raise _fault(where, f"truncated is {_short(value.truncated)}; it must be a limit's name")
+    return ToolResult(
+        content=_content(value.content, where),
+        reward=None if value.reward is None else as_number(value.reward, f"{where}: reward"),
+        done=as_flag(value.done, where),
+        truncated=value.truncated,
+        signals=as_facts(value.signals, f"{where}: signals", "env"),
+        spawn=_spawn(value.spawn, where),
+    )
+
+
+def as_outcome(verdict: object) -> Outcome:
+    """Convert what ``verify()`` returned to an outcome.
+
+    A bool becomes 1.0 or 0.0; a number passes if it is at least 1.
+
+    Raises:
+        EnvironmentFault: it is not a number, a bool or an :class:`Outcome`, or a part of it is not
+            finite or not a JSON value.
+    """
+    where = "verify()"
+    if isinstance(verdict, Outcome):
+        return Outcome(
+            score=as_number(verdict.score, f"{where}: score", "verify"),
+            passed=as_flag(verdict.passed, where, "passed", "verify"),
+            details=as_facts(verdict.details, f"{where}: details", "verify"),
+        )
+    if isinstance(verdict, str) or (plain := _plain_number(verdict)) is None:
+        message = f"returned {type(verdict).__name__}; return a float, a bool or an Outcome"
+        raise _fault(where, message, "verify")
+    score = as_number(plain, f"{where}: score", "verify")
+    return Outcome(score=score, passed=score >= 1.0)
+
+
+def as_snapshot(value: object) -> str | None:
+    """Check what ``snapshot()`` returned: an id or None.
+
+    Raises:
+        EnvironmentFault: it is neither.
+    """
+    if value is None or isinstance(value, str):
+        return value
+    raise _fault("snapshot()", f"returned {type(value).__name__}; return its id, or None")
+
+
+def _spawn(value: object, where: str) -> Spawn | None:
+    if value is None or (isinstance(value, Spawn) and where.startswith("tool ")):
+        return value
+    if isinstance(value, Spawn):
+        raise _fault(where, "only a tool call can spawn a sub-agent")
+    raise _fault(where, f"spawn is {type(value).__name__}; return a Spawn")
+
+
+def _content(content: object, where: str) -> Any:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence) or isinstance(content, (bytes, bytearray)):
+        raise _fault(
+            where, f"content is {type(content).__name__}; return text, or texts and Images"
+        )
+    for part in content:
+        if isinstance(part, Image):
+            if not isinstance(part.data, bytes) or not isinstance(part.media_type, str):
+                raise _fault(where, "an Image in content has data that is not bytes")
+        elif not isinstance(part, str):
+            raise _fault(where, f"content contains {type(part).__name__}; return texts and Images")
+    return content
+
+
+def _plain_number(value: Any) -> bool | int | float | Rational | Decimal | None:
+    """Convert a number to one of Python's types; None if it is not a number."""
+    if isinstance(value, (bool, int, float, Decimal, Rational)):
+        return value
+    if isinstance(value, str):
+        return None
+    # Scalars and one-element arrays of numpy, torch and similar libraries.
+    item = getattr(value, "item", None)
+    if callable(item) and getattr(value, "shape", None) == ():
+        found = item()
+        return found if isinstance(found, (bool, int, float)) else None
+    return float(value) if isinstance(value, Real) else None
+
+
+def as_number(value: Any, where: str, part: str = "env") -> float:
+    if type(value) is float and math.isfinite(value):
+        return value
+    plain = _plain_number(value)
+    if plain is None:
+        raise _fault(where, f"is {_short(value)}; it must be a number", part)
+    number = _float(plain)
+    if not math.isfinite(number):
+        raise _fault(where, f"is {_short(value)}; it must be finite", part)
+    return number
+
+
+def _float(number: bool | float | Rational | Decimal) -> float:
+    try:
+        return float(number)
+    except (OverflowError, ValueError):  # more than a float holds; Decimal's signalling NaN
+        return math.nan
+
+
+def as_flag(value: Any, where: str, name: str = "done", part: str = "env") -> bool:
+    if value is False or value is True:
+        return bool(value)
+    plain = _plain_number(value)
+    if plain is None or not math.isfinite(_float(plain)) or plain not in (0, 1):
+        raise _fault(where, f"{name} is {_short(value)}; it must be True or False", part)
+    return bool(plain)
+
+
+def as_facts(facts: Any, where: str, part: str) -> dict[str, Any]:
+    if not isinstance(facts, Mapping):
+        raise _fault(where, f"is {type(facts).__name__}; it must be a dict", part)
+    if any(not isinstance(key, str) for key in facts):
+        raise _fault(where, "has a key that is not a string", part)
+    return {
+        str.__str__(key): _json(one, f"{where}[{_short(key)}]", 1, part)
+        for key, one in facts.items()
+    }
+
+
+def _json(value: Any, where: str, depth: int, part: str) -> Any:
+    kind = type(value)
+    if value is None or kind in {bool, int, str} or (kind is float and math.isfinite(value)):
+        return value
+    if depth > _DEPTH:
+        raise _fault(where, f"is nested more than {_DEPTH} levels deep", part)
+    if isinstance(value, Mapping):
+        if any(not isinstance(key, str) for key in value):
+            raise _fault(where, "has a key that is not a string", part)
+        return {str.__str__(k): _json(v, where, depth + 1, part) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json(one, where, depth + 1, part) for one in value]
+    if isinstance(value, str):
+        return str.__str__(value)
+    if (plain := _plain_number(value)) is not None:
+        if isinstance(plain, bool):
+            return plain
+        return int(plain) if isinstance(plain, Integral) else as_number(plain, where, part)
+    if callable(getattr(value, "tolist", None)):  # arrays of numpy and torch
+        return _json(value.tolist(), where, depth + 1, part)
+    raise _fault(where, f"holds {type(value).__name__}; signals are JSON values", part)
+
+
+def _short(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - boundary: user code
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
+def _fault(where: str, message: str, part: str = "env") -> EnvironmentFault:
+    return EnvironmentFault(part, f"{where} {message}")

@@ -1,0 +1,200 @@
+"""Running one sample of a group: its session, its retries, and its membership."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self, Unpack
+
+from trajgym.envs import Session
+from trajgym.envs.faults import contained
+from trajgym.rollout._drive import SessionHooks, derive_seed, run_session
+from trajgym.rollout._policy import Policy
+from trajgym.rollout._resume import EXPANSION, is_finished, left_reason
+from trajgym.rollout._settings import RunSettings
+from trajgym.trajectory import Group, Member
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trajgym.envs import EnvSpec
+    from trajgym.rollout._settings import RunKeywords
+    from trajgym.trajectory import Store, Task
+
+__all__ = ["OpenGroup", "group_id", "run_sample"]
+
+_log = logging.getLogger(__name__)
+
+
+def group_id(task: Task, repetition: int = 0) -> str:
+    """Return the id of a task's group: the same in every run, and without underscores."""
+    name = f"{task.id}#{repetition}" if repetition else task.id
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+@dataclass(slots=True)
+class OpenGroup:
+    """A group whose samples are being run; :func:`run_sample` adds their sessions.
+
+    Args:
+        task: the task that all members attempt.
+        group: the record.
+        store: where the group is stored; None keeps it in memory.
+        waiting: samples that have not ended yet.
+        tries: number of sessions that each sample has had.
+    """
+
+    task: Task
+    group: Group
+    store: Store | None
+    waiting: set[int]
+    tries: Counter[int] = field(default_factory=Counter)
+    unfinished: bool = False
+    """True if a sample was cancelled: the group then stays open until a later run finishes it."""
+
+    @classmethod
+    def of(cls, task: Task, samples: int, *, store: Store | None = None, id: str = "") -> Self:  # noqa: A002
+        """Return a group without members.
+
+        Args:
+            task: the task that all members attempt.
+            samples: number of planned members.
+            store: where the group and its sessions are stored.
+            id: id of the group; :func:`group_id` of the task by default.
+        """
+        group = Group(id=id or group_id(task), task=task.id, planned=samples)
+        return cls(task, group, store, set(range(samples)))
+
+    def next_id(self, sample: int, name: str | None = None) -> str:
+        """Return the id of a sample's next session, and count it.
+
+        Args:
+            sample: number of the sample.
+            name: id of its first session, if not ``<group>-<sample>``.
+        """
+        name = name or f"{self.group.id}-{sample}"
+        number = self.tries[sample]
+        self.tries[sample] += 1
+        return f"{name}.{number}" if number else name
+
+    async def add(self, session: Session) -> None:
+        """Record a session that has ended as a member; it has left if it has no score.
+
+        Raises:
+            StoreError: the group can't be written.
+        """
+        left = left_reason(session.status)
+        self.group.members.append(Member(session.id, session.record.sample, left))
+        if self.store is not None:
+            await self.store.put_group(self.group)
+
+    @property
+    def complete(self) -> bool:
+        """True once all planned samples have ended and none was cancelled."""
+        return not self.waiting and not self.unfinished
+
+    async def seal(self) -> None:
+        """Record that the members will not change any more.
+
+        Raises:
+            StoreError: the group can't be written.
+        """
+        self.group.sealed = True
+        if self.store is not None:
+            await self.store.put_group(self.group)
+
+
+async def run_sample(
+    spec: EnvSpec,
+    policy: Policy | Callable[[], Policy],
+    group: OpenGroup,
+    sample: int = 0,
+    *,
+    settings: RunSettings | None = None,
+    session_id: str | None = None,
+    hooks: SessionHooks | None = None,
+    **overrides: Unpack[RunKeywords],
+) -> Session:
+    """Run one sample of a group: a session, and retries while it ends as ``failed``.
+
+    Every session is recorded as a member of the group when it ends; failed ones have left it, with
+    their status as the reason. Failures are not raised. After the last session the sample is
+    removed from ``waiting``. Sealing a complete group is left to the caller, which knows whether
+    members are stale.
+
+    Args:
+        spec: the environment.
+        policy: gives the assistant messages, or makes a policy for each session.
+        group: the group that the sample belongs to.
+        sample: its number, from 0.
+        settings: ``retries``, ``budgets``, ``seed``, ``deadline``, ``labels``, ``snapshot_every``
+            and ``expansion`` are used; ``hooks`` limit how many sessions run at the same time.
+        session_id: id of the first session; ``<group>-<sample>`` by default. Retries are
+            numbered: ``<id>.1``.
+        hooks: see :class:`SessionHooks`.
+        **overrides: settings by name.
+
+    Returns:
+        The last session, closed.
+
+    Raises:
+        StoreError: the store can't be written any more.
+        InvalidInput: a setting does not exist or is invalid.
+    """
+    settings = RunSettings.of(settings, overrides)
+    hooks = hooks or SessionHooks()
+    for _ in range(settings.retries + 1):
+        chosen = policy if isinstance(policy, Policy) else policy()
+        session = _session(spec, chosen, group, sample, settings, session_id)
+        await run_session(
+            session,
+            chosen,
+            group.task,
+            sample=sample,
+            seed=settings.seed,
+            deadline=settings.deadline,
+            expansion=settings.expansion,
+            hooks=hooks,
+        )
+        await group.add(session)
+        _report_end(hooks, session)
+        if session.status.kind != "failed":
+            break
+    group.unfinished = group.unfinished or not is_finished(session.status)
+    group.waiting.discard(sample)
+    return session
+
+
+def _report_end(hooks: SessionHooks, session: Session) -> None:
+    try:
+        with contained():
+            hooks.on_end(session)
+    except Exception:  # noqa: BLE001 - boundary: a callback; the session has its end already
+        _log.exception("session %s: on_end failed", session.id)
+
+
+def _session(
+    spec: EnvSpec,
+    policy: Policy,
+    group: OpenGroup,
+    sample: int,
+    settings: RunSettings,
+    session_id: str | None,
+) -> Session:
+    labels = {"policy": policy.name, **settings.labels}
+    if settings.expansion is not None:
+        labels[EXPANSION] = repr(settings.expansion)
+    return Session(
+        spec,
+        group.task,
+        store=group.store,
+        session_id=group.next_id(sample, session_id),
+        group=group.group.id,
+        sample=sample,
+        seed=derive_seed(settings.seed, group.task.id),
+        budgets=settings.budgets,
+        labels=labels,
+        snapshot_every=settings.snapshot_every,
+    )

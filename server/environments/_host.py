@@ -1,0 +1,318 @@
+"""Serving environments: one instance per attempt of a client's session."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from trajgym.envs import Env, Remaining, tools_of
+from trajgym.envs._threads import Worker
+from trajgym.envs.remote._wire import (
+    opening_to_json,
+    outcome_to_json,
+    raised_to_json,
+    result_to_json,
+)
+from trajgym.server._auth import bearer_of
+from trajgym.server._errors import Refused
+from trajgym.server._http import json_object, respond
+from trajgym.server._json import dumps
+from trajgym.server._limits import ClientGone, read_body
+from trajgym.trajectory import InvalidInput, Task
+from trajgym.trajectory._codec import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from trajgym.envs import EnvSpec
+    from trajgym.server._auth import Auth
+    from trajgym.server._limits import Limits
+
+    Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+__all__ = ["EnvHost", "is_env_path"]
+
+_log = logging.getLogger("trajgym.server")
+
+
+def is_env_path(path: str) -> bool:
+    """Return whether the path of a request belongs to environments."""
+    return path == "/envs" or path.startswith("/envs/")
+
+
+class _Instance:
+    """An open environment."""
+
+    def __init__(self, env: Env) -> None:
+        self.env = env
+        self.worker = Worker("trajgym-remote-env")
+        self.used_at = time.monotonic()
+        self.answers: dict[int, asyncio.Task[bytes]] = {}
+        """The last requests by number: a repeated request is not executed again."""
+
+
+class EnvHost:
+    """Serves ``/envs`` as plain ASGI.
+
+    Args:
+        specs: environments by the name under which they are served.
+        auth: checks tokens; clients need the admin token.
+        limits: limits; at most ``environments`` instances are open at a time, and one is closed
+            after ``environment_seconds`` without a request.
+    """
+
+    def __init__(self, specs: Mapping[str, EnvSpec], auth: Auth, limits: Limits) -> None:
+        for name, spec in specs.items():
+            spec.resolve()  # an unknown environment is an error here, not at startup
+            if not name or "/" in name:
+                raise InvalidInput(
+                    f"environment name {name!r}: it is part of a URL; use a name without a slash"
+                )
+        self._specs = dict(specs)
+        self._auth = auth
+        self._limits = limits
+        self._open: dict[str, _Instance] = {}
+        self._opening = 0
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Open the resources that all instances share; see :meth:`Env.open_run`."""
+        for spec in self._specs.values():
+            await spec.resolve().open_run(spec.config)
+        self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+
+    async def shut(self) -> None:
+        """Close every instance, and the resources that they share."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        await asyncio.gather(*(self._close(handle) for handle in list(self._open)))
+        for spec in self._specs.values():
+            await spec.resolve().close_run(spec.config)
+
+    @property
+    def open(self) -> int:
+        """Number of open instances."""
+        return len(self._open)
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Send) -> None:
+        """Serve one request."""
+        try:
+            self._auth.check(bearer_of(scope["headers"]))
+            body = await self._answer(scope, receive)
+            await respond(send, 200, body)
+        except ClientGone:
+            return
+        except Refused as error:
+            content = {"error": {"message": str(error), "type": error.kind}}
+            await respond(send, error.status, dumps(content), error.headers)
+
+    async def _answer(self, scope: dict[str, Any], receive: Any) -> bytes:
+        _, *parts = [part for part in scope["path"].split("/") if part]
+        method = scope["method"]
+        allowed = "GET" if len(parts) < 2 else "POST"
+        if method != allowed:
+            raise Refused(405, f"{method} is not served here", allow=allowed)
+        if not parts:
+            return dumps({"environments": sorted(self._specs)})
+        if parts[0] not in self._specs:
+            raise Refused(404, f"no environment {parts[:1]}; there are {sorted(self._specs)}")
+        spec = self._specs[parts[0]]
+        if len(parts) == 1:
+            return dumps(_description(spec.resolve()))
+        raw = await read_body(scope, receive, self._limits)
+        body = json_object(raw) if raw.strip() else {}
+        if parts[1:] == ["open"]:
+            gone = asyncio.get_running_loop().create_task(receive())
+            try:
+                handle, answer = await self._begin(spec, body)
+                if gone.done() and handle:  # the client has no handle to close it
+                    await self._close(handle)
+                    raise ClientGone
+            finally:
+                gone.cancel()
+            return answer
+        if parts[1:] == ["script"]:
+            return _script(spec.resolve(), body)
+        if len(parts) != 3:
+            raise Refused(404, f"{scope['path']}: no such endpoint")
+        return await self._use(parts[1], parts[2], body)
+
+    async def _begin(self, spec: EnvSpec, body: dict[str, Any]) -> tuple[str, bytes]:
+        """Open an instance; return its handle, empty if that failed, and the response."""
+        if len(self._open) + self._opening >= self._limits.environments:
+            raise Refused(503, f"{self._limits.environments} environments are open", retry_after=5)
+        task = _task(body)
+        self._opening += 1
+        instance = None
+        try:
+            instance = _Instance(spec.make())
+            env = instance.env
+            env.labels = {str(k): str(v) for k, v in dict(body.get("labels") or {}).items()}
+            env.remaining = _remaining(body)
+            async with asyncio.timeout(env.reset_seconds):
+                value = await self._enter(instance, task, body)
+        except BaseException as error:  # the instance is closed, whatever the exception
+            if instance is not None:
+                await self._end(instance)
+            if not isinstance(error, Exception):
+                raise
+            return "", dumps({"raised": raised_to_json(error)})  # boundary: environment code
+        finally:
+            self._opening -= 1
+        handle = uuid.uuid4().hex
+        self._open[handle] = instance
+        return handle, dumps({"value": {"id": handle, "value": value}})
+
+    async def _enter(self, instance: _Instance, task: Task, body: dict[str, Any]) -> Any:
+        env, call = instance.env, instance.worker.call
+        seed, snapshot = body.get("seed"), body.get("snapshot")
+        if snapshot is not None:
+            await call(env.restore, task, seed, snapshot)
+            return {}
+        return opening_to_json(await call(env.reset, task, seed))
+
+    async def _use(self, handle: str, method: str, body: dict[str, Any]) -> bytes:
+        if method == "close":
+            await self._close(handle)
+            return dumps({"value": {}})
+        instance = self._open.get(handle)
+        if instance is None:
+            raise Refused(404, "this environment is closed", kind="not_found_error")
+        if method not in _METHODS:
+            raise Refused(404, f"no method {method!r}; there are {sorted(_METHODS)}")
+        number = body.get("number")
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise Refused(400, "number: expected an integer that counts the requests")
+        instance.used_at = time.monotonic()
+        found = instance.answers.get(number)
+        if found is None:
+            found = asyncio.get_running_loop().create_task(_carry_out(instance, method, body))
+            instance.answers[number] = found
+            for old in [n for n in instance.answers if n <= number - _KEPT]:
+                del instance.answers[old]
+        try:
+            return await asyncio.shield(found)
+        except asyncio.CancelledError:
+            if found.cancelled():
+                raise Refused(409, "the environment was closed during the request") from None
+            raise
+        finally:
+            instance.used_at = time.monotonic()
+
+    async def _close(self, handle: str) -> None:
+        instance = self._open.pop(handle, None)
+        if instance is not None:
+            await self._end(instance)
+
+    async def _end(self, instance: _Instance) -> None:
+        for task in instance.answers.values():
+            task.cancel()
+        try:
+            async with asyncio.timeout(instance.env.close_seconds):
+                await instance.worker.call(instance.env.close)
+        except Exception:  # noqa: BLE001 - boundary: environment code; the instance is gone anyway
+            _log.exception("closing a served environment failed")
+        finally:
+            instance.worker.stop()
+
+    async def _sweep(self) -> None:
+        """Close instances that have received no request for ``environment_seconds``."""
+        seconds = self._limits.environment_seconds
+        while True:
+            await asyncio.sleep(min(seconds / 4, 60.0))
+            now = time.monotonic()
+            for handle, instance in list(self._open.items()):
+                if now - instance.used_at > seconds:
+                    _log.warning("environment %s: closed after %g s without use", handle, seconds)
+                    await self._close(handle)
+
+
+_KEPT = 8
+"""How many answers of an instance are kept for repeated requests."""
+
+
+async def _carry_out(instance: _Instance, method: str, body: dict[str, Any]) -> bytes:
+    instance.env.remaining = _remaining(body)
+    try:
+        return dumps({"value": await _METHODS[method](instance, body)})
+    except Exception as error:  # noqa: BLE001 - boundary: environment code
+        return dumps({"raised": raised_to_json(error)})
+
+
+async def _call(instance: _Instance, body: dict[str, Any]) -> Any:
+    tool = tools_of(type(instance.env)).get(str(body.get("tool")))
+    if tool is None:
+        raise Refused(404, f"no tool {body.get('tool')!r}")
+    arguments = tool.parse(str(body.get("arguments") or ""))
+    given = await instance.worker.call(tool.function, instance.env, **arguments)
+    return result_to_json(given, f"tool {tool.name!r}")
+
+
+async def _respond_to(instance: _Instance, body: dict[str, Any]) -> Any:
+    given = await instance.worker.call(instance.env.respond, body.get("message"))
+    return result_to_json(given, "respond()")
+
+
+async def _refuse(instance: _Instance, body: dict[str, Any]) -> Any:
+    given = await instance.worker.call(instance.env.on_refusal, str(body.get("error")))
+    return result_to_json(given, "on_refusal()")
+
+
+async def _verify(instance: _Instance, body: dict[str, Any]) -> Any:
+    del body
+    return outcome_to_json(await instance.worker.call(instance.env.verify))
+
+
+async def _snapshot(instance: _Instance, body: dict[str, Any]) -> Any:
+    del body
+    return {"snapshot": await instance.worker.call(instance.env.snapshot)}
+
+
+_METHODS: Mapping[str, Callable[[_Instance, dict[str, Any]], Awaitable[Any]]] = {
+    "call": _call,
+    "respond": _respond_to,
+    "refuse": _refuse,
+    "verify": _verify,
+    "snapshot": _snapshot,
+}
+
+
+def _script(cls: type[Env], body: dict[str, Any]) -> bytes:
+    sample = body.get("sample")
+    task = _task(body)
+    try:
+        return dumps({"value": cls.script(task, sample if isinstance(sample, int) else 0)})
+    except Exception as error:  # noqa: BLE001 - boundary: environment code
+        return dumps({"raised": raised_to_json(error)})
+
+
+def _task(body: dict[str, Any]) -> Task:
+    try:
+        return decode(Task, dumps(body.get("task")))
+    except InvalidInput as error:
+        raise Refused(400, str(error)) from error
+
+
+def _description(cls: type[Env]) -> dict[str, Any]:
+    return {
+        "tools": [
+            {"schema": tool.schema, "concurrent": tool.concurrent}
+            for tool in tools_of(cls).values()
+        ],
+        "budgets": cls.budgets.to_json(),
+        "forkable": cls.forkable,
+        "refuses": cls.on_refusal is not Env.on_refusal,
+        "reset_seconds": cls.reset_seconds,
+        "verify_seconds": cls.verify_seconds,
+        "close_seconds": cls.close_seconds,
+    }
+
+
+def _remaining(body: dict[str, Any]) -> Remaining:
+    given = body.get("remaining")
+    if not isinstance(given, list) or len(given) != len(Remaining()):
+        return Remaining()
+    return Remaining(*(n if isinstance(n, int) else None for n in given))

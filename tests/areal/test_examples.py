@@ -1,0 +1,38 @@
+"""The example for AReaL without GPUs: its configuration and its arguments."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+
+
+def test_the_examples_configuration_makes_a_workflow(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AReaL reads the YAML, and the script's arguments make the workflow in another process."""
+    from areal.api.cli_args import GRPOConfig, parse_cli_args, to_structured_cfg
+    from omegaconf import OmegaConf
+
+    from trajgym.adapters.areal import TrajgymWorkflow
+
+    monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
+    spec = importlib.util.spec_from_file_location("train", EXAMPLES / "areal" / "train.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    file = str(EXAMPLES / "areal" / "guess.yaml")
+    parsed, _ = parse_cli_args(["--config", file, f"actor.path={tiny.path}"])
+    config = OmegaConf.to_object(to_structured_cfg(parsed, config_cls=GRPOConfig))
+    given = script.arguments(config)
+    assert json.loads(json.dumps(given)) == given
+    made = TrajgymWorkflow(**given | {"store": str(tmp_path)})
+    assert made._settings.gconfig.max_new_tokens == 16
+    assert made._settings.run.samples == 8

@@ -1,0 +1,1 @@
+"""The invented archipelago: the source of the corpus and the questions that ship with trajgym."""

@@ -1,0 +1,21 @@
+"""Helpers shared by trajgym's packages; not part of the public API."""
+
+from trajgym.trajectory._closing import AsyncClosing, Closing
+from trajgym.trajectory._codec import replace_surrogates
+from trajgym.trajectory._deprecated import moved_names
+from trajgym.trajectory._errors import MissingExtra
+from trajgym.trajectory._growing import append_ids, same_start
+from trajgym.trajectory._html import group_html
+from trajgym.trajectory._messages import digest
+
+__all__ = [
+    "AsyncClosing",
+    "Closing",
+    "MissingExtra",
+    "append_ids",
+    "digest",
+    "group_html",
+    "moved_names",
+    "replace_surrogates",
+    "same_start",
+]

@@ -1,0 +1,5 @@
+"""`python -m trajgym`."""
+
+from trajgym.cli import main
+
+main()
