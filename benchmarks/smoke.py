@@ -24,6 +24,7 @@ SIZES = {
     "bounding": "--sizes 1000000 --rounds 2",
     "desktop": "--repeats 2",
     "export": "--sessions 20 --to sft,rows",
+    "fleet": "--sessions 60 --processes 2 --rounds 1",
     "gui": "--rounds 1 --count 2",
     "import": "--runs 1",
     "kills": "--kills 1 --kinds embedded --signals SIGKILL",

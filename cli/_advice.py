@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trajgym.rollout import Progress, Runner
+    from trajgym.rollout.fleet import Fleet
 
 __all__ = ["RefusedKey", "advice_for"]
 
@@ -63,9 +64,9 @@ class RefusedKey:
         """Why the run was stopped; empty if it was not."""
         self._refused = 0
         self._accepted = False
-        self._runner: Runner | None = None
+        self._runner: Runner | Fleet | None = None
 
-    def watch(self, runner: Runner) -> None:
+    def watch(self, runner: Runner | Fleet) -> None:
         """Set the runner to stop."""
         self._runner = runner
 

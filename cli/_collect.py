@@ -8,7 +8,8 @@ import signal
 import sys
 from collections import Counter
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
@@ -22,8 +23,9 @@ from trajgym.cli._policies import make_policy
 from trajgym.cli._signals import ENDINGS
 from trajgym.cli._terminal import print_json, say
 from trajgym.envs import Budgets, EnvSpec
-from trajgym.rollout import CollectReport, collect
+from trajgym.rollout import CollectReport, RunSettings, collect
 from trajgym.rollout.evaluation import CostMeter, Prices
+from trajgym.rollout.fleet import collect_in_processes
 from trajgym.trajectory import InvalidInput, Run, Usage
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from trajgym.adapters.tracking import Tracking
     from trajgym.rollout import Policy, Runner
     from trajgym.rollout import Progress as Event
+    from trajgym.rollout.fleet import Fleet
     from trajgym.trajectory import Task
 
 __all__ = [
@@ -42,6 +45,7 @@ __all__ = [
     "checked_tasks",
     "collect_with_progress",
     "cost_meter",
+    "policy_of",
     "run_collect",
 ]
 
@@ -64,6 +68,7 @@ class CollectOptions:
     program: AgentOptions = field(default_factory=AgentOptions)
     samples: int = 8
     concurrency: int = 16
+    processes: int = 1
     turns: int | None = None
     retries: int = 0
     seed: int = 0
@@ -210,11 +215,7 @@ def collect_with_progress(
     budgets = None
     if options.turns is not None:
         budgets = Budgets.from_json({**asdict(env.budgets), "turns": options.turns})
-    policy: Policy
-    if options.program.wanted:
-        policy = agent_policy(options.program, options.endpoint)
-    else:
-        policy = make_policy(options.policy, env, options.endpoint)
+    policy = policy_of(options)
     _check_price(meter, policy)
     tracked = _tracking(options, policy, meter)
     if any(options.out.glob("*.sqlite")):
@@ -225,7 +226,7 @@ def collect_with_progress(
         _Bar(console, len(tasks) * options.samples, policy.name) as bar,
     ):
 
-        def begin(runner: Runner) -> None:
+        def begin(runner: Runner | Fleet) -> None:
             meter.watch(runner)
             refused.watch(runner)
 
@@ -236,23 +237,30 @@ def collect_with_progress(
             if tracking is not None:
                 tracking.note(event)
 
+        settings = RunSettings(
+            samples=options.samples,
+            concurrency=options.concurrency,
+            budgets=budgets,
+            retries=options.retries,
+            seed=options.seed,
+            keep_failed=options.keep_failed,
+            max_tries=options.max_tries,
+        )
+        common: dict[str, Any] = {
+            "settings": settings,
+            "allow_changes": options.allow_changes,
+            "on_start": begin,
+            "on_progress": note,
+        }
+
         async def work() -> CollectReport:
             async with policy:
-                return await collect(
-                    spec,
-                    tasks,
-                    policy,
-                    options.out,
-                    samples=options.samples,
-                    concurrency=options.concurrency,
-                    budgets=budgets,
-                    retries=options.retries,
-                    seed=options.seed,
-                    keep_failed=options.keep_failed,
-                    max_tries=options.max_tries,
-                    allow_changes=options.allow_changes,
-                    on_start=begin,
-                    on_progress=note,
+                if options.processes == 1:
+                    return await collect(spec, tasks, policy, options.out, **common)
+                make = partial(policy_of, options)
+                n = options.processes
+                return await collect_in_processes(
+                    spec, tasks, make, options.out, processes=n, **common
                 )
 
         report = run_interruptible(work(), bar.console)
@@ -261,6 +269,21 @@ def collect_with_progress(
     if refused.stopped:
         say(f"Stopped: {refused.stopped}; no other session was begun.", error=True)
     return report
+
+
+def policy_of(options: CollectOptions) -> Policy:
+    """Return the policy that options name, for one of their processes.
+
+    Raises:
+        InvalidInput: see :func:`make_policy` and :func:`agent_policy`.
+    """
+    endpoint = options.endpoint
+    if endpoint.request_rate is not None:
+        endpoint = replace(endpoint, request_rate=endpoint.request_rate / options.processes)
+    if options.program.wanted:
+        return agent_policy(options.program, endpoint)
+    env = EnvSpec(id=options.env, config=options.config).resolve()
+    return make_policy(options.policy, env, endpoint)
 
 
 def _check_price(meter: CostMeter, policy: Policy) -> None:
@@ -357,7 +380,8 @@ class _Bar:
         elif event.kind == "ended":
             self._seen["solved"] += (event.score or 0.0) >= 1.0
             self._seen["failed"] += event.status.startswith("failed")
-            self._progress.advance(self._bar)
+            if event.status != "interrupted":  # by the death of its process; it is run again
+                self._progress.advance(self._bar)
         else:
             return
         words = [f"{self._seen['turns']} turns", f"{self._seen['solved']} solved"]

@@ -44,6 +44,7 @@ __all__ = [
     "Patience",
     "PolicyName",
     "PricesFile",
+    "Processes",
     "RequestRate",
     "RequestTimeout",
     "Retries",
@@ -162,6 +163,9 @@ LogprobMode = Annotated[
 ]
 Samples = Annotated[int, typer.Option(min=1, help="Sessions per task.")]
 Concurrency = Annotated[int, typer.Option(min=1, help="Concurrent sessions.")]
+Processes = Annotated[
+    int, typer.Option(min=1, help="Processes that the concurrent sessions are divided among.")
+]
 Turns = Annotated[int | None, typer.Option(min=1, help="Turn budget of a session.")]
 Retries = Annotated[int, typer.Option(help="Retries of a failed session.")]
 Seed = Annotated[int, typer.Option(help="Seed of environments and sampling.")]

@@ -125,18 +125,23 @@ def run_reward(
 
 
 def _keep(path: Path, name: str, values: Rewards | Advantages, outcomes: str | None = None) -> None:
-    with Store(path) as store:
-        for session in values.table.sessions:
-            body = {
-                "kind": type(values).__name__.lower(),
-                "deriver": values.stamp.deriver,
-                "settings": values.stamp.settings,
-                "values": values.of(session).tolist(),
-                "spans": span_values(values, session),
-            }
-            if outcomes is not None:
-                body["outcomes"] = outcomes
-            store.put_derived(session, name, json.dumps(body).encode())
+    with Run(path) as run:
+        files = run.files
+    for file in files:
+        with Store(file) as store, store.read() as part:
+            for session in values.table.sessions:
+                if part.locate(session) is None:
+                    continue  # in another file of the run
+                body = {
+                    "kind": type(values).__name__.lower(),
+                    "deriver": values.stamp.deriver,
+                    "settings": values.stamp.settings,
+                    "values": values.of(session).tolist(),
+                    "spans": span_values(values, session),
+                }
+                if outcomes is not None:
+                    body["outcomes"] = outcomes
+                store.put_derived(session, name, json.dumps(body).encode())
 
 
 def export_run(

@@ -6,11 +6,13 @@ import asyncio
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from trajgym.rollout._resume import without_writers
 from trajgym.rollout._runner import Progress, Runner
 from trajgym.rollout._settings import RunSettings
-from trajgym.trajectory import Store
+from trajgym.trajectory import Run, Store
 
 if TYPE_CHECKING:
     import os
@@ -21,11 +23,13 @@ if TYPE_CHECKING:
     from trajgym.rollout._settings import RunKeywords
     from trajgym.trajectory import Task
 
-__all__ = ["CollectReport", "collect"]
+__all__ = ["CollectReport", "Tally", "collect"]
 
 _VARYING = re.compile(r"\b(?:0x)?[0-9a-f]{6,}\b|\d+(?:\.\d+)?")
 """Ids, ports and times, which differ between failures with the same cause."""
 _CAUSE_LENGTH = 300
+_WRITERS_SECONDS = 180.0
+"""How long the processes of a fleet that was killed may take to close their sessions."""
 
 
 @dataclass(slots=True)
@@ -93,28 +97,16 @@ async def collect(
         StoreLocked: another process collects into the same directory.
     """
     settings = RunSettings.of(settings, overrides)
-    report = CollectReport()
-    failed: set[str] = set()
-
-    def note(event: Progress) -> None:
-        if event.kind == "ended":
-            report.statuses[event.status] += 1
-            report.again += event.session.partition(".")[0] in failed
-            report.solved += event.score is not None and event.score >= 1.0
-        elif event.kind == "sealed":
-            report.groups += 1
-        if on_progress is not None:
-            on_progress(event)
-
     async with Store(out) as store:
-        failed |= await asyncio.to_thread(_failed_samples, store)
+        await without_writers(store, _WRITERS_SECONDS)
+        tally = await asyncio.to_thread(Tally, out, on_progress)
         runner = Runner(
             spec,
             tasks,
             policy,
             store=store,
             settings=settings,
-            on_progress=note,
+            on_progress=tally.note,
             allow_changes=allow_changes,
         )
         if on_start is not None:
@@ -122,25 +114,60 @@ async def collect(
         async with runner:
             async for _ in runner:
                 pass
-        await asyncio.to_thread(_note_failures, store, report)
-    return report
+        return await asyncio.to_thread(tally.report)
 
 
-def _failed_samples(store: Store) -> set[str]:
+class Tally:
+    """Counts the events of a collection. Reading the run blocks.
+
+    Args:
+        out: the run directory; it need not exist.
+        on_progress: called with each event.
+    """
+
+    def __init__(
+        self, out: str | os.PathLike[str], on_progress: Callable[[Progress], None] | None
+    ) -> None:
+        self._out = Path(out)
+        self._report = CollectReport()
+        self._failed = _failed_samples(self._out)
+        self._on_progress = on_progress
+
+    def note(self, event: Progress) -> None:
+        """Count an event."""
+        report = self._report
+        if event.kind == "ended":
+            report.statuses[event.status] += 1
+            report.again += event.session.partition(".")[0] in self._failed
+            report.solved += event.score is not None and event.score >= 1.0
+        elif event.kind == "sealed":
+            report.groups += 1
+        if self._on_progress is not None:
+            self._on_progress(event)
+
+    def report(self) -> CollectReport:
+        """Return the report of a collection that has ended."""
+        _note_failures(self._out, self._report)
+        return self._report
+
+
+def _failed_samples(out: Path) -> set[str]:
     """Return the names of samples whose last session failed."""
     last: dict[str, bool] = {}
-    with store.read() as run:
+    if not any(out.glob("*.sqlite")):
+        return set()
+    with Run(out) as run:
         for summary in run.summaries():
             name = summary.record.id.partition(".")[0]
             last[name] = summary.attempts[0].status.kind == "failed"
     return {name for name, failed in last.items() if failed}
 
 
-def _note_failures(store: Store, report: CollectReport) -> None:
+def _note_failures(out: Path, report: CollectReport) -> None:
     """Find the tasks all of whose sessions failed, and count the causes."""
     causes: dict[str, Counter[str]] = {}
     scored: set[str] = set()
-    with store.read() as run:
+    with Run(out) as run:
         for summary in run.summaries():
             task, first = summary.record.task, summary.attempts[0]
             if first.status.scored:

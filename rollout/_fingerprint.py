@@ -41,8 +41,8 @@ async def claim_run(
             raise InvalidInput(f"allow_changes: unknown name {name!r}; the names are {CHANGES}")
     env = json.dumps(spec.to_json(), sort_keys=True)
     asked = _fingerprint(spec, policy, settings)
-    with store.read() as run:
-        meta = run.meta()
+    with store.read_run() as run, store.read() as own:
+        meta = {**run.meta(), **own.meta()}
     where = store.path.parent
     if (found := meta.get(_ENV, env)) != env:
         raise InvalidInput(
@@ -68,7 +68,7 @@ class KnownTasks:
     def __init__(self, store: Store, allowed: Collection[str]) -> None:
         self._store = store
         self._allowed = allowed
-        with store.read() as run:
+        with store.read_run() as run:
             self._digests = {task.id: _digest(task) for task in run.tasks()}
 
     def check(self, task: Task) -> None:
@@ -124,7 +124,7 @@ def _refuse(where: object, differences: Iterable[tuple[str, str]]) -> None:
 
 
 def _refuse_task(store: Store, task: Task) -> None:
-    with store.read() as run:
+    with store.read_run() as run:
         before = next(one for one in run.tasks() if one.id == task.id)
     name = f"task {task.id!r}:"
     _refuse(store.path.parent, _differences(to_jsonable(before), to_jsonable(task), "tasks", name))

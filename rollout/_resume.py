@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from trajgym.trajectory import Member
+from trajgym.trajectory import Member, StoreLocked
+from trajgym.trajectory._internal import has_writer
 
 if TYPE_CHECKING:
-    from trajgym.trajectory import Group, SessionSummary, Status, Store
+    from collections.abc import Collection
 
-__all__ = ["EXPANSION", "Earlier", "earlier_groups", "is_finished", "left_reason"]
+    from trajgym.trajectory import Group, Run, SessionSummary, Status, Store
+
+__all__ = [
+    "EXPANSION",
+    "Earlier",
+    "earlier_groups",
+    "is_finished",
+    "left_reason",
+    "with_sessions",
+    "without_writers",
+]
 
 EXPANSION = "expansion"
 """Label of a session that is to be grown into a tree.
@@ -51,17 +64,56 @@ def earlier_groups(
         keep_failed: count failed samples as finished.
         max_tries: count a failed sample as finished after this many sessions.
     """
-    groups: dict[str, Earlier] = {}
-    with store.read() as run:
-        kept = {group.id: group for group in run.groups()}
-        for summary in run.summaries():
-            name = summary.record.group
-            if name is None:
-                continue
-            group = kept.get(name)
-            earlier = groups.setdefault(name, Earlier())
-            earlier.sealed = group is not None and group.sealed
-            _add(earlier, summary, group)
+    with store.read_run() as run:
+        return with_sessions({}, run, keep_failed=keep_failed, max_tries=max_tries)
+
+
+async def without_writers(store: Store, seconds: float) -> None:
+    """Wait until no other process writes a file of the run.
+
+    The processes of a fleet whose parent was killed take a moment to close their sessions.
+
+    Raises:
+        StoreLocked: one still does after ``seconds``.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        with store.read_run() as run:
+            busy = [path for path in run.files if path != store.path and has_writer(path)]
+        if not busy:
+            return
+        if time.monotonic() > until:
+            raise StoreLocked(f"{busy[0]}: another process writes this file of the run")
+        await asyncio.sleep(0.05)
+
+
+def with_sessions(
+    groups: dict[str, Earlier],
+    run: Run,
+    *,
+    only: Collection[str] | None = None,
+    keep_failed: bool = False,
+    max_tries: int = 10,
+) -> dict[str, Earlier]:
+    """Add what a run, or a file of it, has to what is known of its groups; return that.
+
+    Args:
+        groups: what is known, by id; changed.
+        run: the run or file.
+        only: ids of the groups to read; None for all.
+        keep_failed: count failed samples as finished.
+        max_tries: count a failed sample as finished after this many sessions.
+    """
+    kept = {group.id: group for group in run.groups()}
+    known = {member.session for earlier in groups.values() for member in earlier.members}
+    for summary in run.summaries():
+        name = summary.record.group
+        if name is None or summary.record.id in known or (only is not None and name not in only):
+            continue
+        group = kept.get(name)
+        earlier = groups.setdefault(name, Earlier())
+        earlier.sealed = group is not None and group.sealed
+        _add(earlier, summary, group)
     for earlier in groups.values():
         for sample, session in earlier.failed.items():
             if keep_failed or earlier.tries[sample] >= max_tries:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Collection,
         Iterable,
         Iterator,
+        Sequence,
     )
     from types import TracebackType
 
@@ -144,7 +145,7 @@ class Runner:
         if (rubric := self._env_class.rubric) is not None and rubric.judged:
             spec.make()  # without a judge, every session would fail
         self._tasks = tasks
-        self._source = _as_async(tasks)
+        self._source = as_async(tasks)
         self._store = store
         self._on_progress = on_progress or (lambda _: None)
         self._allow_changes = allow_changes
@@ -201,20 +202,9 @@ class Runner:
     async def __aenter__(self) -> Self:
         if isinstance(self.policy, AttemptPolicy):
             self.policy.check(self.spec, self.settings)
-        known = self._tasks if isinstance(self._tasks, (list, tuple)) else ()
-        allowed = self._allow_changes
-        await claim_run(self._store, self.spec, self.policy, self.settings, allowed)
-        self._known = await asyncio.to_thread(KnownTasks, self._store, allowed)
-        for task in known:
-            self._known.check(task)
+        known = await self._claim()
         with contained():
             await self._awaited(self._env_class.open_run(self.spec.config, known), "open_run()")
-        self._earlier = await asyncio.to_thread(
-            earlier_groups,
-            self._store,
-            keep_failed=self.settings.keep_failed,
-            max_tries=self.settings.max_tries,
-        )
         self._supervisor = asyncio.create_task(self._supervise(), name="trajgym-runner")
         return self
 
@@ -243,6 +233,22 @@ class Runner:
                     raise
                 cause = f"close_run() did not end within {_CLOSE_SECONDS:g} s"
                 raise EnvironmentFault("env", cause) from late
+
+    async def _claim(self) -> Sequence[Task]:
+        """Compare the run with what is asked for, and read what is finished; return known tasks."""
+        known = self._tasks if isinstance(self._tasks, (list, tuple)) else ()
+        allowed = self._allow_changes
+        await claim_run(self._store, self.spec, self.policy, self.settings, allowed)
+        self._known = await asyncio.to_thread(KnownTasks, self._store, allowed)
+        for task in known:
+            self._known.check(task)
+        self._earlier = await asyncio.to_thread(
+            earlier_groups,
+            self._store,
+            keep_failed=self.settings.keep_failed,
+            max_tries=self.settings.max_tries,
+        )
+        return known
 
     async def _awaited(self, call: Awaitable[_T], what: str) -> _T:
         """Await user code that belongs to no session."""
@@ -299,6 +305,8 @@ class Runner:
                 await self._run_sample(work, sample)
                 if work.open.complete:
                     await self._seal(work)
+                elif not work.open.waiting:
+                    self._left_open(work.open)
         except BaseException:
             self._ending = True
             raise
@@ -314,11 +322,7 @@ class Runner:
             return None if self._stopping else self._pending.popleft()
 
     async def _begin_group(self, task: Task) -> None:
-        assert self._known is not None
-        self._known.check(task)
-        name = group_id(task, self._seen[task.id])
-        self._seen[task.id] += 1
-        earlier = self._earlier.pop(name, None) or Earlier()
+        name, earlier = self._group_of(task)
         opened = OpenGroup.of(task, self.settings.samples, store=self._store, id=name)
         opened.waiting -= set(earlier.finished)
         if not opened.waiting and earlier.sealed:
@@ -332,6 +336,17 @@ class Runner:
         self._pending.extend((work, sample) for sample in sorted(opened.waiting))
         if not opened.waiting:  # killed between its last session and its sealing
             await self._seal(work)
+
+    def _group_of(self, task: Task) -> tuple[str, Earlier]:
+        """Return the id of a task's next group, and what the run has of it."""
+        assert self._known is not None
+        self._known.check(task)
+        name = group_id(task, self._seen[task.id])
+        self._seen[task.id] += 1
+        return name, self._earlier.pop(name, None) or Earlier()
+
+    def _left_open(self, group: OpenGroup) -> None:
+        """Called when all samples of a group have ended but it can't be sealed."""
 
     async def _run_sample(self, work: _Work, sample: int) -> None:
         worker = asyncio.current_task()
@@ -372,7 +387,7 @@ class Runner:
     async def _seal(self, work: _Work) -> None:
         group = work.open.group
         for sample, name in work.finished.items():
-            work.trees[sample] = await asyncio.to_thread(_load, self._store, name)
+            work.trees[sample] = await asyncio.to_thread(self._load, name)
         if self.settings.max_staleness is not None:
             group.members = [self._unless_stale(work, member) for member in group.members]
         await work.open.seal()
@@ -385,6 +400,10 @@ class Runner:
         except Exception:  # noqa: BLE001 - boundary: a callback; the group is sealed already
             _log.exception("group %s: on_progress failed", group.id)
         await self._ready.put(SealedGroup(group, trees))
+
+    def _load(self, session_id: str) -> SessionTree:
+        with self._store.read_run() as run:
+            return run.session(session_id)
 
     def _unless_stale(self, work: _Work, member: Member) -> Member:
         if member.left:
@@ -425,12 +444,7 @@ def _first(error: BaseException) -> BaseException:
     return error
 
 
-def _load(store: Store, session_id: str) -> SessionTree:
-    with store.read() as run:
-        return run.session(session_id)
-
-
-async def _as_async(tasks: Iterable[Task] | AsyncIterator[Task]) -> AsyncIterator[Task]:
+async def as_async(tasks: Iterable[Task] | AsyncIterator[Task]) -> AsyncIterator[Task]:
     if hasattr(tasks, "__aiter__"):
         async for task in tasks:
             yield task

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +170,48 @@ def test_ctrl_c_closes_cleanly_and_the_same_command_resumes(tmp_path: Path) -> N
     with Run(tmp_path / "run") as complete:
         assert len([s for s in complete.summaries() if s.attempts[0].status.scored]) == 800
         assert all(group.sealed for group in complete.groups())
+
+
+def test_processes_write_one_run_that_every_command_reads(tmp_path: Path, tasks: Path) -> None:
+    """Several processes give what one gives, through Ctrl-C and a resumption by one process."""
+    out = tmp_path / "run"
+    tasks.write_text("".join(json.dumps({"id": f"t{i}"}) + "\n" for i in range(150)))
+    command = [
+        *(sys.executable, "-m", "trajgym.cli", "collect", "--env", "tests.worlds:Counter"),
+        *("--tasks", str(tasks), "--out", str(out), "--samples", "2", "--policy", "fake"),
+    ]
+    first = subprocess.Popen(
+        [*command, "--processes", "2"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+
+    def scored() -> int:
+        with Run(out) as run:
+            return len([s for s in run.summaries() if s.attempts[0].status.scored])
+
+    while len(list(out.glob("worker-*.sqlite"))) < 2 or scored() < 10:
+        assert first.poll() is None
+        time.sleep(0.02)
+    first.send_signal(signal.SIGINT)
+    said, _ = first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert "The same command goes on where it stopped" in said
+    with Run(out) as stopped:
+        kinds = {s.attempts[0].status.kind for s in stopped.summaries()}
+    assert kinds <= {"completed", "cancelled"}
+    begun = scored()
+    assert begun < 300
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert f"{300 - begun} completed" in done.stdout
+    stats = json.loads(run("stats", out, "--json"))
+    assert stats["groups"]["sealed"] == stats["groups"]["all"] == 150
+    run("reward", out, "--with", "outcome")
+    assert "sound" in run("check", out)
+
+
+def test_processes_end_with_the_same_summary_and_status(tmp_path: Path, tasks: Path) -> None:
+    """Failures, totals and the exit status are those of one process."""
+    said = collect(tasks, tmp_path / "run", "--policy", "fake", "--processes", 2)
+    assert "12 sessions (8 completed, 4 failed:env), 2 solved, 3 groups sealed" in said
+    assert "  4 x failed:env: AttributeError: typo in the environment" in said
+    said = collect(tasks, tmp_path / "run", "--policy", "fake", "--processes", 3, "--keep-failed")
+    assert "nothing was left to do" in said

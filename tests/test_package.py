@@ -36,6 +36,7 @@ PACKAGES = [
     "rollout.annotators",
     "rollout.engines",
     "rollout.evaluation",
+    "rollout.fleet",
     "rollout.hosted",
     "rollout.monitoring",
     "rollout.rendering",

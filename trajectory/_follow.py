@@ -11,6 +11,7 @@ from trajgym.trajectory._codec import decode, decode_turn
 from trajgym.trajectory._database import SUFFIX, connect_reader, has_writer, translated
 from trajgym.trajectory._errors import InvalidInput, StoreCorrupt, StoreError
 from trajgym.trajectory._records import Attempt, Group, SessionRecord
+from trajgym.trajectory._run import newer_group
 
 if TYPE_CHECKING:
     import os
@@ -81,9 +82,14 @@ class FollowedRun(Closing):
     def poll(self) -> RunChanges:
         """Return what was written since the last poll."""
         found = RunChanges([], [], [], 0, 0, 0, 0, complete=True)
+        groups: dict[str, Group] = {}
         for file in self._opened():
             found = _merged(found, file)
-        return found
+            for (body,) in file.query("SELECT body FROM groups"):
+                group = decode(Group, body)
+                groups[group.id] = newer_group(group, groups.get(group.id))
+        sealed = sum(group.sealed for group in groups.values())
+        return found._replace(groups=len(groups), sealed=sealed)
 
     def close(self) -> None:
         """Close the files. Idempotent."""
@@ -112,15 +118,14 @@ def _merged(found: RunChanges, file: _File) -> RunChanges:
     turns = _turns(file)
     begun = _begun(file)
     alive = open_ > 0 and has_writer(file.path)
-    groups = [decode(Group, body) for (body,) in file.query("SELECT body FROM groups")]
     return RunChanges(
         sessions=found.sessions + begun,
         turns=found.turns + turns,
         ended=found.ended + ended,
         running=found.running + (open_ if alive else 0),
         interrupted=found.interrupted + (0 if alive else open_),
-        groups=found.groups + len(groups),
-        sealed=found.sealed + sum(group.sealed for group in groups),
+        groups=0,
+        sealed=0,
         complete=found.complete and len(turns) < _PAGE,
     )
 

@@ -2,6 +2,7 @@
 
 from trajgym.trajectory._closing import AsyncClosing, Closing
 from trajgym.trajectory._codec import replace_surrogates
+from trajgym.trajectory._database import has_writer
 from trajgym.trajectory._deprecated import moved_names
 from trajgym.trajectory._errors import MissingExtra
 from trajgym.trajectory._growing import append_ids, same_start
@@ -15,6 +16,7 @@ __all__ = [
     "append_ids",
     "digest",
     "group_html",
+    "has_writer",
     "moved_names",
     "replace_surrogates",
     "same_start",

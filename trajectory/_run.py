@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator
 
-__all__ = ["Annotation", "AttemptSummary", "Blob", "Run", "SessionSummary"]
+__all__ = ["Annotation", "AttemptSummary", "Blob", "Run", "SessionSummary", "newer_group"]
 
 _T = TypeVar("_T")
 _PAGE = 256
@@ -152,16 +152,24 @@ class Run(Closing):
                     yield task
 
     def groups(self) -> Iterator[Group]:
-        """Yield the groups of the run."""
+        """Yield the groups of the run; of one that several files have, the newest state."""
+        sql = "SELECT body FROM groups ORDER BY rowid"
+        if len(self._shards) == 1:
+            yield from self._shards[0].all(Group, sql)
+            return
+        found: dict[str, Group] = {}
         for shard in self._shards:
-            yield from shard.all(Group, "SELECT body FROM groups ORDER BY rowid")
+            for group in shard.all(Group, sql):
+                found[group.id] = newer_group(group, found.get(group.id))
+        yield from found.values()
 
     def group(self, group_id: str) -> Group | None:
         """Return one group, or None."""
+        found: Group | None = None
         for shard in self._shards:
-            for body in shard.query("SELECT body FROM groups WHERE id = ?", group_id):
-                return decode(Group, body[0])
-        return None
+            for (body,) in shard.query("SELECT body FROM groups WHERE id = ?", group_id):
+                found = newer_group(decode(Group, body), found)
+        return found
 
     def blob(self, name: str) -> Blob:
         """Return stored bytes by their sha256 (hex).
@@ -287,6 +295,16 @@ _LINES = (
 _ATTEMPTS = (
     "SELECT session, body FROM attempts WHERE session > ? AND session <= ? ORDER BY session, number"
 )
+
+
+def newer_group(group: Group, other: Group | None) -> Group:
+    """Return the newer of two states of a group.
+
+    Members are only added: a process that continues a group begins with all members that it had.
+    """
+    if other is None or (len(group.members), group.sealed) > (len(other.members), other.sealed):
+        return group
+    return other
 
 
 def _turns(last: int | None) -> int:

@@ -136,6 +136,7 @@ class Store(Closing):
     ) -> None:
         given = Path(path)
         self.path = given if given.suffix == SUFFIX else given / f"store{SUFFIX}"
+        self._run_path = given
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock_descriptor = _lock(self.path)
@@ -325,6 +326,13 @@ class Store(Closing):
     def read(self) -> Run:
         """Open this store for reading while it is being written."""
         return Run(self.path)
+
+    def read_run(self) -> Run:
+        """Open the whole run: the directory that was given, with the files of other writers.
+
+        A store that was given as a file is read alone.
+        """
+        return Run(self._run_path)
 
     def close(self) -> None:
         """Finish pending writes, close the file and release the lock. Idempotent; blocks."""

@@ -23,9 +23,9 @@ from trajgym.adapters.trl._parity import Parity, check_logprobs
 from trajgym.adapters.trl._processes import MakeWorker, RolloutProcesses
 from trajgym.adapters.trl._samples import Form, rollout_samples
 from trajgym.adapters.trl._session_rollouts import GRPORollouts
-from trajgym.adapters.trl._shard import Shard
 from trajgym.adapters.trl._versions import VersionClock, WatchedTransfer
 from trajgym.adapters.trl._worker import RolloutWorker
+from trajgym.rollout.fleet import Shard
 from trajgym.trajectory._internal import moved_names
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import MutableSequence
     from multiprocessing.connection import Connection
 
-    from trajgym.adapters.trl._shard import Shard
     from trajgym.adapters.trl._worker import RolloutWorker
+    from trajgym.rollout.fleet import Shard
 
 __all__ = ["Expected", "serve"]
 

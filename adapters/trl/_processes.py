@@ -24,10 +24,10 @@ from trajgym.adapters.trl._errors import need_trl
 from trajgym.adapters.trl._group_samples import Tally
 from trajgym.adapters.trl._health import Health
 from trajgym.adapters.trl._settings import check_distribution, plain_settings, split_settings
-from trajgym.adapters.trl._shard import Shard
 from trajgym.adapters.trl._spawned import Spawned
 from trajgym.adapters.trl._versions import VersionClock, watch
 from trajgym.adapters.trl._worker import RolloutWorker
+from trajgym.rollout.fleet import Shard
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from trajgym.adapters.trl._child import Expected
     from trajgym.adapters.trl._health import Health
-    from trajgym.adapters.trl._shard import Shard
+    from trajgym.rollout.fleet import Shard
 
 __all__ = ["Spawned"]
 

@@ -10,6 +10,7 @@ from trajgym.trajectory import InvalidInput
 if TYPE_CHECKING:
     from trajgym.rollout._runner import Progress, Runner
     from trajgym.rollout.evaluation._prices import Prices
+    from trajgym.rollout.fleet import Fleet
     from trajgym.trajectory import Run, SessionTree, Usage
 
 __all__ = ["CostMeter", "Spent"]
@@ -77,7 +78,7 @@ class CostMeter:
         self.spent = Spent()
         self.stopped = ""
         """Why the run was stopped; empty while it was not."""
-        self._runner: Runner | None = None
+        self._runner: Runner | Fleet | None = None
 
     def count(self, run: Run) -> None:
         """Count what an earlier call on a run has spent, reading one session at a time."""
@@ -85,7 +86,7 @@ class CostMeter:
             self.spent.add_session(tree, self.prices)
         self._check()
 
-    def watch(self, runner: Runner) -> None:
+    def watch(self, runner: Runner | Fleet) -> None:
         """Take the runner that is stopped at the limit."""
         self._runner = runner
         self._check()

@@ -1,0 +1,275 @@
+"""The main function of a fleet's process: a runner whose tasks come from another process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import os
+import pickle
+import signal
+import threading
+import traceback
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trajgym.rollout._resume import Earlier
+from trajgym.rollout._runner import Progress, RunIncomplete, Runner
+from trajgym.rollout.fleet._jobs import brief
+from trajgym.rollout.fleet._spawned import Sender, messages, private
+from trajgym.trajectory import Run, Store, TrajgymError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+
+    from trajgym.envs import EnvSpec
+    from trajgym.rollout._policy import Policy
+    from trajgym.rollout._sample import OpenGroup
+    from trajgym.rollout._settings import RunSettings
+    from trajgym.trajectory import SessionTree, Task
+
+__all__ = ["Failure", "Recipe", "serve"]
+
+_BEAT = 1.0
+"""Seconds between two signs of life."""
+_BATCH = 0.05
+"""Seconds for which events are collected before they are sent."""
+_AHEAD = 2
+"""Tasks that a process has in advance, so that its sessions don't wait for a message."""
+
+
+class Recipe(NamedTuple):
+    """What a process makes its runner from."""
+
+    module: str
+    """Imported first, because it registers the environment."""
+    spec: EnvSpec
+    make_policy: Callable[[], Policy]
+    settings: RunSettings
+    store: Path
+    run: Path
+    stop_seconds: float
+
+
+class Failure(NamedTuple):
+    """Why a process gave up."""
+
+    error: bytes | None
+    """The pickled exception, if it is one of this package's."""
+    text: str
+    """Its traceback."""
+
+
+def serve(recipe: Recipe, control: Connection) -> None:
+    """Run sessions until the parent process says that there are no more tasks, or exits.
+
+    Args:
+        recipe: what the runner is made from.
+        control: commands and tasks in; events, sealed groups and failures out.
+    """
+    private(control)
+    # Ctrl-C and the end of a terminal reach the whole process group; the parent process handles
+    # them. Programs that sessions start have the default action, as with no other setting.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    worker = _Worker(recipe, control)
+    signal.signal(signal.SIGTERM, lambda *_: worker.cancel())
+    try:
+        asyncio.run(worker.main())
+    except asyncio.CancelledError:
+        pass
+    except BaseException as error:  # noqa: BLE001 - boundary: sent to the parent, which raises
+        worker.send("failed", _failure(error))
+    worker.sender.close()
+
+
+class _Worker:
+    """A runner, and the messages that it is directed by."""
+
+    def __init__(self, recipe: Recipe, control: Connection) -> None:
+        self.recipe = recipe
+        self.sender = Sender(control, "trajgym-fleet")
+        self._control = control
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._main: asyncio.Task[None] | None = None
+        self._runner: _DirectedRunner | None = None
+        self._jobs: asyncio.Queue[tuple[Task, str, Earlier] | None] = asyncio.Queue()
+        self._open: asyncio.Future[Sequence[Task]] | None = None
+        self._events: list[Progress] = []
+        self._cancelled = False
+
+    def send(self, *message: Any) -> None:
+        self.sender.send(message)
+
+    def cancel(self) -> None:
+        """Close all sessions and end; safe to call from a signal handler and from any thread."""
+        loop, main = self._loop, self._main
+        if loop is not None and main is not None and not self._cancelled:
+            self._cancelled = True
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(main.cancel)
+
+    async def main(self) -> None:
+        self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
+        self._open = self._loop.create_future()
+        recipe = self.recipe
+        if recipe.module != "__main__":  # which spawning imports
+            importlib.import_module(recipe.module)
+        beat = asyncio.create_task(self._beat())
+        try:
+            await self._run(recipe)
+        finally:
+            beat.cancel()
+        self.send("done")
+
+    async def _run(self, recipe: Recipe) -> None:
+        assert self._open is not None
+        policy = recipe.make_policy()
+        async with policy, Store(recipe.store) as store:
+            self._runner = runner = _DirectedRunner(
+                recipe,
+                self._tasks,
+                policy,
+                store=store,
+                on_progress=self._note,
+                on_left_open=lambda name: self.send("unfinished", name),
+            )
+            threading.Thread(target=self._read, name="trajgym-fleet-read", daemon=True).start()
+            self.send("made")
+            try:
+                runner.known = await self._open
+                async with runner:
+                    self.send("ready")
+                    self.send("want", _AHEAD)
+                    async for sealed in runner:
+                        self._flush()
+                        self.send("sealed", sealed.group)
+            except RunIncomplete:
+                pass  # the groups were named when they were left open
+            finally:
+                self._flush()
+
+    # Tasks and commands -------------------------------------------------------------------
+
+    async def _tasks(self) -> AsyncIterator[Task]:
+        while (job := await self._jobs.get()) is not None:
+            task, group, earlier = job
+            assert self._runner is not None
+            self._runner.assigned = (group, earlier)
+            self.send("want", 1)
+            yield task
+
+    def _read(self) -> None:
+        """Pass on messages, in a thread; the end of the parent process ends this one."""
+        loop = self._loop
+        assert loop is not None
+        for message in messages(self._control):
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._obey, *message)
+        self.cancel()
+        timer = threading.Timer(self.recipe.stop_seconds, os._exit, [1])
+        timer.daemon = True
+        timer.start()
+
+    def _obey(self, kind: str, *values: Any) -> None:
+        assert self._runner is not None
+        assert self._open is not None
+        if kind == "task":
+            self._jobs.put_nowait(values)
+        elif kind == "end":
+            self._jobs.put_nowait(None)
+        elif kind == "open":
+            if not self._open.done():
+                self._open.set_result(values[0])
+        elif kind == "cancel":
+            self.cancel()
+        else:
+            number, *arguments = values
+            _COMMANDS[kind](self._runner, *arguments)
+            if kind == "stop":
+                self._jobs.put_nowait(None)
+            self.send("ack", number)
+
+    # Reports ------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(_BEAT)
+            self.send("beat")
+
+    def _note(self, event: Progress) -> None:
+        if event.kind == "sealed":
+            return  # reported with the group
+        if event.turn is not None:
+            event = event._replace(turn=brief(event.turn))
+        if not self._events:
+            assert self._loop is not None
+            self._loop.call_later(_BATCH, self._flush)
+        self._events.append(event)
+
+    def _flush(self) -> None:
+        events, self._events = self._events, []
+        if events:
+            self.send("events", events)
+
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "pause": Runner.pause,
+    "resume": Runner.resume,
+    "version": Runner.set_version,
+    "stop": Runner.stop,
+}
+
+
+class _DirectedRunner(Runner):
+    """A runner that is told which groups to run and what the run has of them."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        tasks: Callable[[], AsyncIterator[Task]],
+        policy: Policy,
+        *,
+        store: Store,
+        on_progress: Callable[[Progress], None],
+        on_left_open: Callable[[str], None],
+    ) -> None:
+        super().__init__(
+            recipe.spec,
+            tasks(),
+            policy,
+            store=store,
+            settings=recipe.settings,
+            on_progress=on_progress,
+        )
+        self.assigned = ("", Earlier())
+        """The group of the task that was yielded last, and what the run has of it."""
+        self.known: Sequence[Task] = ()
+        self._run = recipe.run
+        self._on_left_open = on_left_open
+
+    async def _claim(self) -> Sequence[Task]:
+        return self.known  # the parent process has compared and claimed the run
+
+    def _group_of(self, task: Task) -> tuple[str, Earlier]:
+        del task
+        return self.assigned
+
+    def _left_open(self, group: OpenGroup) -> None:
+        self._on_left_open(group.group.id)
+
+    def _load(self, session_id: str) -> SessionTree:
+        with Run(self._run) as run:  # an earlier process may have run it
+            return run.session(session_id)
+
+
+def _failure(error: BaseException) -> Failure:
+    text = "".join(traceback.format_exception(error))[-4000:]
+    if isinstance(error, TrajgymError):
+        try:
+            pickle.loads(pickled := pickle.dumps(error))  # noqa: S301 - pickled here
+        except Exception:  # noqa: BLE001 - boundary: exceptions may refuse either
+            return Failure(None, text)
+        return Failure(pickled, text)
+    return Failure(None, text)

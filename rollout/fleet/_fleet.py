@@ -1,0 +1,533 @@
+"""Runners in processes that share tasks and a run, and survive their deaths."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import pickle
+from collections import Counter, deque
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, Unpack
+
+from trajgym.envs.faults import contained, stoppable
+from trajgym.rollout._fingerprint import KnownTasks, claim_run
+from trajgym.rollout._policy import AttemptPolicy
+from trajgym.rollout._resume import Earlier, earlier_groups, without_writers
+from trajgym.rollout._runner import Progress, RunIncomplete, SealedGroup, as_async
+from trajgym.rollout._sample import group_id
+from trajgym.rollout._settings import RunSettings
+from trajgym.rollout.fleet._child import Recipe
+from trajgym.rollout.fleet._errors import FleetFailed
+from trajgym.rollout.fleet._jobs import Job, what_is_left
+from trajgym.rollout.fleet._limits import FleetLimits
+from trajgym.rollout.fleet._process import FleetProcess
+from trajgym.rollout.fleet._shard import Shard
+from trajgym.rollout.fleet._signal import Signal
+from trajgym.trajectory import InvalidInput, Store
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+    from types import TracebackType
+    from typing import Any
+
+    from trajgym.envs import EnvSpec
+    from trajgym.rollout._policy import Policy
+    from trajgym.rollout._settings import RunKeywords
+    from trajgym.trajectory import Group, Run, SessionTree, Task
+
+__all__ = ["Fleet"]
+
+_log = logging.getLogger(__name__)
+
+
+class Fleet:
+    """Runs sessions in several processes; tasks go in, sealed groups come out.
+
+    ::
+
+        async with Fleet(spec, tasks, make_policy, "runs/a", processes=4, samples=8) as fleet:
+            async for sealed in fleet:
+                ...
+
+    A runner in one process is limited by its event loop to some hundred turns a second. A fleet is
+    used like one: each process has a :class:`Runner`, takes the next task when it has room, and
+    writes a file of its own; the files are one run. ``concurrency`` is the total of all processes.
+
+    If a process dies, by whatever cause, another one takes its place. Sessions that were running
+    read ``interrupted``, with all their acknowledged turns, and their samples are run again;
+    finished ones are not, and no event, session or group is reported twice. A group whose processes
+    die again and again is left unfinished, and :class:`RunIncomplete` names its task at the end.
+
+    Processes are spawned, so a script must use the fleet under ``if __name__ == "__main__":``. They
+    end when this process ends, even if it is killed.
+
+    Args:
+        spec: the environment.
+        tasks: a plain or async iterable, read as tasks are needed, a few in advance.
+        make_policy: called in each process, and once in this one, whose policy only tells its
+            identity. It is pickled: a module-level function or class, or a ``partial`` of one.
+        out: run directory, created if missing.
+        processes: number of processes.
+        settings: how sessions are run.
+        on_progress: called for every event, on the event loop; it must not block. The turns of
+            events have no messages, observations and token ids; the store has them.
+        allow_changes: what may differ from an earlier call on the directory; see :class:`Runner`.
+        limits: deadlines of the processes.
+        **overrides: settings by name: ``samples``, ``concurrency``, ``budgets``, ``retries``, ...
+
+    Raises:
+        UnknownEnv: the spec names no environment.
+        InvalidInput: a setting does not exist or is invalid, the policy's function can't be
+            pickled; or, when the fleet is entered, the directory holds a run with other settings.
+        StoreLocked: when the fleet is entered: another process collects into the same directory.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        tasks: Iterable[Task] | AsyncIterator[Task],
+        make_policy: Callable[[], Policy],
+        out: str | os.PathLike[str],
+        *,
+        processes: int = 2,
+        settings: RunSettings | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        allow_changes: Collection[str] = (),
+        limits: FleetLimits | None = None,
+        **overrides: Unpack[RunKeywords],
+    ) -> None:
+        if processes < 1:
+            raise InvalidInput(f"processes is {processes}; it must be at least 1")
+        self.settings = RunSettings.of(settings, overrides)
+        self.spec = spec
+        self.version = 0
+        self.processes = processes
+        self.limits = limits or FleetLimits()
+        self.deaths = 0
+        """Number of processes that died and were replaced."""
+        self._env_class = spec.resolve()
+        spec.make()
+        self._make_policy = make_policy
+        self._out = Path(out)
+        self._known = list(tasks) if isinstance(tasks, (list, tuple)) else []
+        self._source = as_async(tasks)
+        self._on_progress = on_progress or (lambda _: None)
+        self._allow_changes = allow_changes
+        self._context = multiprocessing.get_context("spawn")
+        _check_pickled((spec, make_policy, self.settings))
+        self._store: Store | None = None
+        self._checks: KnownTasks | None = None
+        self._earlier: dict[str, Earlier] = {}
+        self._seen: Counter[str] = Counter()
+        self._fresh: deque[Job] = deque()
+        self._again: deque[Job] = deque()
+        self._suspects: deque[Job] = deque()
+        self._unfinished: dict[str, str] = {}
+        self._exhausted = self._stopping = self._paused = self._opened = False
+        self._demand = asyncio.Semaphore(0)
+        self._opening = asyncio.Lock()
+        self._changed = Signal()
+        self._alive: set[FleetProcess] = set()
+        self._false_starts = 0
+        self._untidy = False
+        """Whether a process died since ``open_run``, which removes what it left, was called."""
+        self._ready: deque[Group] = deque()
+        self._orders: set[asyncio.Task[None]] = set()
+        self._run: Run | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+
+    # Hooks for trainers -------------------------------------------------------------------
+
+    @property
+    def pids(self) -> list[int]:
+        """Ids of the processes that are alive."""
+        return [process.pid for process in self._alive if not process.closed.done()]
+
+    async def set_version(self, version: int) -> None:
+        """Record that the trainer's weights are now at ``version``, in every process.
+
+        Like :meth:`pause` and :meth:`resume` it returns when all processes have confirmed it; one
+        that does not within ``limits.answer`` seconds is killed and replaced.
+        """
+        if version < self.version:
+            raise InvalidInput(f"policy version went back from {self.version} to {version}")
+        self.version = version
+        await self._order("version", version)
+
+    async def pause(self) -> None:
+        """Delay new policy calls; running ones continue, without counting the agents' time."""
+        self._paused = True
+        await self._order("pause")
+
+    async def resume(self) -> None:
+        """Undo :meth:`pause`."""
+        self._paused = False
+        await self._order("resume")
+
+    def stop(self) -> None:
+        """Start no further sessions; running ones continue, and their groups can be sealed."""
+        if not self._stopping:
+            self._stopping = True
+            self._changed.ring()
+            order = asyncio.ensure_future(self._order("stop"))
+            self._orders.add(order)
+            order.add_done_callback(self._orders.discard)
+
+    async def _order(self, name: str, *arguments: Any) -> None:
+        alive = list(self._alive)
+        await asyncio.gather(*(process.order(name, *arguments) for process in alive))
+
+    # The iterator -------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        policy = self._make_policy()
+        async with policy:
+            if isinstance(policy, AttemptPolicy):
+                policy.check(self.spec, self.settings)
+            self._store = store = await asyncio.to_thread(Store, self._out)
+            try:
+                await without_writers(store, self.limits.stop)
+                await claim_run(store, self.spec, policy, self.settings, self._allow_changes)
+                self._checks = await asyncio.to_thread(KnownTasks, store, self._allow_changes)
+                for task in self._known:
+                    self._checks.check(task)
+                self._earlier = await asyncio.to_thread(
+                    earlier_groups,
+                    store,
+                    keep_failed=self.settings.keep_failed,
+                    max_tries=self.settings.max_tries,
+                )
+            except BaseException:
+                await store.aclose()
+                raise
+        self._supervisor = asyncio.create_task(self._supervise(), name="trajgym-fleet")
+        self._supervisor.add_done_callback(lambda _: self._changed.ring())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        supervisor, store = self._supervisor, self._store
+        assert supervisor is not None
+        assert store is not None
+        supervisor.cancel()
+        try:
+            await asyncio.wait([supervisor])
+        finally:
+            if supervisor.done() and not supervisor.cancelled():
+                supervisor.exception()  # seen: __anext__ raised it, or the body's own comes first
+            if self._run is not None:
+                self._run.close()
+            await store.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SealedGroup:
+        """Return the next group to be sealed.
+
+        Raises:
+            RunIncomplete: the fleet ended with unfinished groups.
+            FleetFailed: processes can't be started.
+            StoreError: a process can't write its file any more.
+        """
+        if (group := await self._next_sealed()) is None:
+            raise StopAsyncIteration
+        return SealedGroup(group, await asyncio.to_thread(self._sessions, group))
+
+    async def drain(self) -> None:
+        """Run until the tasks are finished, without reading the sealed groups.
+
+        Raises:
+            RunIncomplete: see :meth:`__anext__`; and its other errors.
+        """
+        while await self._next_sealed() is not None:
+            pass
+
+    async def _next_sealed(self) -> Group | None:
+        supervisor = self._supervisor
+        if supervisor is None:
+            raise RuntimeError("use the fleet as a context manager: async with Fleet(...)")
+        while not self._ready and not supervisor.done():
+            await self._changed.wait()
+        if self._ready:
+            self._changed.ring()  # there is room for another one
+            return self._ready.popleft()
+        if supervisor.cancelled():
+            raise RunIncomplete("the fleet's task was cancelled before the run was finished")
+        await supervisor
+        return None
+
+    def _sessions(self, group: Group) -> list[SessionTree]:
+        """Return the sessions that count, from whichever files they are in. Blocks."""
+        members = sorted(group.counted, key=lambda member: member.sample)
+        assert self._store is not None
+        if self._run is not None:
+            try:
+                return [self._run.session(member.session) for member in members]
+            except InvalidInput:  # in the file of a process that was started since
+                self._run.close()
+        self._run = self._store.read_run()
+        return [self._run.session(member.session) for member in members]
+
+    # Processes ------------------------------------------------------------------------------
+
+    async def _supervise(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                reader = tasks.create_task(self._read())
+                slots = [tasks.create_task(self._slot(i)) for i in range(self.processes)]
+                await asyncio.wait(slots)
+                reader.cancel()
+        except* Exception as group:  # noqa: BLE001 - raised again, without the group around it
+            error: BaseException = group
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            raise error from None
+        if self._untidy:
+            await self._tidy()
+        if self._unfinished and not self._stopping:
+            lines = "; ".join(sorted(self._unfinished.values())[:5])
+            raise RunIncomplete(
+                f"{len(self._unfinished)} groups are not finished: {lines}; collect again to run "
+                "what they lack",
+            )
+
+    async def _slot(self, index: int) -> None:
+        """Keep one process at work until there is nothing left to do."""
+        self._demand.release()
+        while (job := await self._next_job(None)) is not None:
+            await self._life(index, job)
+            self._demand.release()
+
+    async def _life(self, index: int, job: Job) -> None:
+        process = self._spawned(index)
+        process.jobs[job.group] = job
+        self._alive.add(process)
+        try:
+            await process.order("version", self.version)
+            if self._paused:
+                await process.order("pause")
+            async with asyncio.TaskGroup() as tasks:
+                watch = tasks.create_task(process.watch())
+                feed = tasks.create_task(self._feed(process, job))
+                await asyncio.wait([watch])
+                feed.cancel()
+        finally:
+            await process.close()
+        if process.failure is not None:
+            raise _error_of(process.failure.error, process.failure.text)
+        if not process.done or (process.jobs and not self._stopping):
+            await self._recover(process)
+        self._alive.discard(process)
+        self._changed.ring()
+
+    def _spawned(self, index: int) -> FleetProcess:
+        shard = Shard(index, self.processes)
+        return FleetProcess(
+            self._context,
+            Recipe(
+                self._env_class.__module__,
+                self.spec,
+                self._make_policy,
+                replace(self.settings, concurrency=shard.part(self.settings.concurrency)),
+                shard.store(self._out),
+                self._out,
+                self.limits.stop,
+            ),
+            index,
+            self.limits,
+            on_event=self._note,
+            on_sealed=self._sealed,
+            on_left_open=self._left_open,
+        )
+
+    async def _feed(self, process: FleetProcess, job: Job) -> None:
+        """Open the run in a process and give it tasks."""
+        await process.made
+        if self._opened:
+            process.open(self._known)
+            await process.ready
+        else:  # the first one prepares what all share, such as images
+            async with self._opening:
+                process.open(self._known)
+                await process.ready
+                self._opened = self._opened or process.began
+        if not process.began:
+            return
+        self._false_starts, self._untidy = 0, False
+        process.give(job)
+        while True:
+            await process.wants.acquire()
+            self._demand.release()
+            if (next_job := await self._next_job(process)) is None:
+                process.finish()
+                return
+            process.give(next_job)
+
+    async def _recover(self, process: FleetProcess) -> None:
+        """Report what a dead process could not, and queue what it has not finished."""
+        self.deaths += 1
+        self._untidy = True
+        jobs = list(process.jobs.values())
+        _log.warning("process %d of the fleet %s", process.pid, process.end)
+        if not process.began:
+            self._false_starts += 1
+            if self._false_starts >= self.limits.starts:
+                raise FleetFailed(
+                    f"{self._false_starts} processes in a row died before they could run a "
+                    f"session; the last one {process.end}",
+                )
+        for job, events, group in await asyncio.to_thread(
+            what_is_left, process.recipe.store, jobs, self.settings
+        ):
+            for event in events:
+                self._report(event)
+            if group is not None:
+                self._sealed(process, group)
+            else:
+                self._queue_again(job, process, alone=len(jobs) == 1)
+        process.jobs.clear()
+
+    async def _tidy(self) -> None:
+        """Remove what processes left that died and were not replaced."""
+        kind, config = self._env_class, self.spec.config
+        with contained():
+            await stoppable(kind.open_run(config), "open_run()", seconds=kind.cancel_seconds)
+            await stoppable(kind.close_run(config), "close_run()", seconds=kind.cancel_seconds)
+
+    def _queue_again(self, job: Job, process: FleetProcess, *, alone: bool) -> None:
+        if not process.began:
+            self._again.append(job)  # it was not begun
+            return
+        job.deaths += 1
+        job.alone += alone
+        if job.alone >= self.limits.deaths:
+            self._unfinished[job.group] = (
+                f"task {job.task.id!r} ended its process {job.deaths} times (it {process.end})"
+            )
+        elif job.deaths > 1:
+            self._suspects.append(job)
+        else:
+            self._again.append(job)
+
+    # Jobs -----------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        """Read tasks as they are needed, and skip those whose groups are finished."""
+        assert self._store is not None
+        assert self._checks is not None
+        while not self._stopping:
+            await self._demand.acquire()
+            while (job := await self._read_one()) is not None and self._is_finished(job):
+                pass
+            if job is None:
+                break
+            await self._store.put_task(job.task)
+            self._fresh.append(job)
+            self._changed.ring()
+        self._exhausted = True
+        self._changed.ring()
+
+    async def _read_one(self) -> Job | None:
+        with contained():
+            task = await stoppable(
+                anext(self._source, None), "the task source", seconds=self._env_class.cancel_seconds
+            )
+        if task is None:
+            return None
+        assert self._checks is not None
+        self._checks.check(task)
+        name = group_id(task, self._seen[task.id])
+        self._seen[task.id] += 1
+        earlier = self._earlier.pop(name, None)
+        return Job(task, name, Earlier() if earlier is None else earlier)
+
+    def _is_finished(self, job: Job) -> bool:
+        missing = set(range(self.settings.samples)) - set(job.earlier.finished)
+        return not missing and job.earlier.sealed
+
+    async def _next_job(self, process: FleetProcess | None) -> Job | None:
+        """Return a group for a process, or for one to be started; None if there are no more."""
+        while not self._stopping:
+            if (job := self._pick(process)) is not None:
+                return job
+            if self._is_over():
+                break
+            await self._changed.wait()
+        return None
+
+    def _pick(self, process: FleetProcess | None) -> Job | None:
+        if len(self._ready) >= self.settings.concurrency:
+            return None  # the consumer is slower
+        mine = [] if process is None else list(process.jobs.values())
+        if any(job.deaths > 1 for job in mine):
+            return None  # a group that may end its process runs alone
+        if self._again:
+            return self._again.popleft()
+        if self._fresh:
+            return self._fresh.popleft()
+        if self._suspects and self._exhausted and not mine:
+            return self._suspects.popleft()
+        return None
+
+    def _is_over(self) -> bool:
+        queued = self._fresh or self._again or self._suspects
+        return self._exhausted and not queued and not any(one.jobs for one in self._alive)
+
+    # Reports of the processes -----------------------------------------------------------------
+
+    def _note(self, process: FleetProcess, event: Progress) -> None:
+        job = process.jobs.get(event.session.partition("-")[0])
+        if job is not None:
+            job.note(event)
+        self._report(event)
+
+    def _report(self, event: Progress) -> None:
+        try:
+            with contained():
+                self._on_progress(event)
+        except Exception:  # noqa: BLE001 - boundary: a callback
+            _log.exception("on_progress failed for %s %s", event.kind, event.session or event.task)
+
+    def _sealed(self, process: FleetProcess, group: Group) -> None:
+        if process.jobs.pop(group.id, None) is None:
+            return
+        self._report(Progress("sealed", "", group.task))
+        self._ready.append(group)
+        self._changed.ring()
+
+    def _left_open(self, process: FleetProcess, group: str) -> None:
+        job = process.jobs.pop(group, None)
+        if job is not None:
+            self._unfinished[group] = (
+                f"task {job.task.id!r} has sessions that were cancelled by code that they run"
+            )
+            self._changed.ring()
+
+
+def _check_pickled(parts: Sequence[object]) -> None:
+    for part in parts:
+        try:
+            pickle.dumps(part)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise InvalidInput(
+                f"{part!r} can't be pickled for another process: {error}. Use module-level "
+                "functions and classes (no lambdas)",
+            ) from error
+        except RuntimeError:
+            continue  # shared memory, which only the start of a process can pass on
+
+
+def _error_of(pickled: bytes | None, text: str) -> Exception:
+    if pickled is not None:
+        error = pickle.loads(pickled)  # noqa: S301 - pickled by a process of this fleet
+        if isinstance(error, Exception):
+            return error
+    return FleetFailed(f"a process of the fleet failed:\n{text}")

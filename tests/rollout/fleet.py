@@ -1,0 +1,127 @@
+"""An environment and policies for fleets: importable by name from other processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from trajgym.envs import Budgets, Env, EnvSpec, Reply, ToolResult, tool
+from trajgym.rollout import Policy, PolicyRequest, ScriptedPolicy, call, collect
+from trajgym.rollout.fleet import collect_in_processes
+from trajgym.trajectory import InvalidInput, Run, Task
+
+if TYPE_CHECKING:
+    from trajgym.rollout import Progress
+
+__all__ = ["SPEC", "Steps", "broken", "contents", "held", "policy", "tasks"]
+
+TURNS = 5
+
+
+class Steps(Env):
+    """Each session takes a few steps, some of which take a moment."""
+
+    budgets: ClassVar[Budgets] = Budgets(turns=TURNS + 1, seconds=60)
+
+    def reset(self, task: Task, seed: int | None) -> str:
+        self.task, self.n = task, seed or 0
+        return f"Go on, {task.id}."
+
+    @tool
+    async def step(self, n: int) -> ToolResult:
+        """Take a step.
+
+        Args:
+            n: how many were taken.
+        """
+        if n == 2 and self.task.data.get("deadly"):
+            os._exit(7)
+        await asyncio.sleep(self.task.data.get("seconds", 0.002) * (n + self.n % 3))
+        return ToolResult(content=f"{self.n} {n}", done=n == TURNS - 1)
+
+    def verify(self) -> float:
+        return float(self.n % 2)
+
+
+SPEC = EnvSpec(id="tests.rollout.fleet:Steps")
+
+
+def tasks(n: int, **data: Any) -> list[Task]:
+    """Return some tasks with the same data."""
+    return [Task(id=f"t{i}", data=data) for i in range(n)]
+
+
+def policy() -> Policy:
+    """Make a policy that follows the steps."""
+    return ScriptedPolicy(
+        lambda request: call("step", n=sum(m["role"] == "assistant" for m in request.messages))
+    )
+
+
+class Held(Policy):
+    """Waits in the second turn of a session until a file is there, and says that it waits."""
+
+    name = "test:held"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    async def sample(self, request: PolicyRequest) -> Reply:
+        if request.turn == 1:
+            (self.folder / f"waits-{os.getpid()}-{request.session}").touch()
+            while not (self.folder / "go").exists():
+                await asyncio.sleep(0.01)
+        return Reply(message=call("step", n=request.turn))
+
+
+def held(folder: Path) -> Policy:
+    """Make a policy that waits for a file."""
+    return Held(folder)
+
+
+def broken() -> Policy:
+    """Make nothing, but only where it matters."""
+    if "MainProcess" not in sys.modules["multiprocessing"].current_process().name:
+        raise InvalidInput("no policy today")
+    return policy()
+
+
+def contents(out: Path) -> dict[tuple[str, int], Any]:
+    """Return what the scored sessions of a run consist of, by task and sample."""
+    found: dict[tuple[str, int], Any] = {}
+    with Run(out) as run:
+        assert run.check() == []
+        for tree in run.sessions():
+            first = tree.attempts[0]
+            if first.status.scored:
+                place = tree.record.task, tree.record.sample or 0
+                assert place not in found, f"{place} was scored twice"
+                assert first.outcome is not None
+                said = [(t.message["tool_calls"], t.observation[0]["content"]) for t in tree.turns]
+                found[place] = (tree.record.seed, first.outcome.score, json.dumps(said))
+    return found
+
+
+def main(out: str, processes: int, n: int, seconds: float) -> None:
+    """Collect, and print each acknowledged turn; used as a program that is killed."""
+
+    def note(event: Progress) -> None:
+        if event.kind == "turn":
+            print(event.session, flush=True)
+
+    options: dict[str, Any] = {"samples": 2, "concurrency": 8, "on_progress": note}
+    todo = tasks(n, seconds=seconds)
+    if processes > 1:
+        work = collect_in_processes(SPEC, todo, policy, out, processes=processes, **options)
+        asyncio.run(work)
+    else:
+        asyncio.run(collect(SPEC, todo, policy(), out, **options))
+    print("complete", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))

@@ -1,0 +1,249 @@
+"""The fleet: one run over processes that are killed, stopped and replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.rollout.fleet import SPEC, TURNS, broken, contents, held, policy, tasks
+from trajgym.rollout import RunIncomplete, collect
+from trajgym.rollout.fleet import Fleet, FleetFailed, FleetLimits, collect_in_processes
+from trajgym.trajectory import InvalidInput, Run, Store, StoreLocked
+
+if TYPE_CHECKING:
+    from trajgym.rollout import Progress
+
+ROOT = Path(__file__).parents[2]
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def until(condition: Any, seconds: float = 60.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def statuses(out: Path) -> Counter[str]:
+    with Run(out) as run:
+        return Counter(str(s.attempts[0].status) for s in run.summaries())
+
+
+async def test_it_collects_what_one_process_collects(tmp_path: Path) -> None:
+    """The same sessions with the same seeds, texts and scores, each group once, in one run."""
+    await collect(SPEC, tasks(6), policy(), tmp_path / "one", samples=2)
+    async with Fleet(SPEC, tasks(6), policy, tmp_path / "two", samples=2) as fleet:
+        assert isinstance(fleet.pids, list)
+        sealed = [group async for group in fleet]
+        pids = fleet.pids
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+    assert sorted(one.group.task for one in sealed) == [f"t{i}" for i in range(6)]
+    assert all([t.record.sample for t in one.sessions] == [0, 1] for one in sealed)
+    assert pids == []
+    with Run(tmp_path / "two") as run, Run(tmp_path / "one") as one:
+        assert len(run.files) == 3
+        assert [g.id for g in run.groups()] != []
+        assert {g.id for g in run.groups()} == {g.id for g in one.groups()}
+        assert all(g.sealed for g in run.groups())
+        assert list(run.tasks()) == list(one.tasks())
+
+
+@pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 3)])
+async def test_a_run_is_continued_with_another_number(
+    first: int, then: int, tmp_path: Path
+) -> None:
+    """Finished sessions are found in whatever files they are; only what is missing is run."""
+
+    async def some(processes: int, n: int, samples: int) -> int:
+        if processes == 1:
+            done = await collect(SPEC, tasks(n), policy(), tmp_path, samples=samples)
+        else:
+            done = await collect_in_processes(
+                SPEC, tasks(n), policy, tmp_path, samples=samples, processes=processes
+            )
+        return done.sessions
+
+    assert await some(first, 4, 1) == 4
+    assert await some(then, 5, 2) == 6
+    assert await some(first, 5, 2) == 0
+    assert await some(then, 5, 2) == 0
+    assert len(contents(tmp_path)) == 10
+    with Run(tmp_path) as run:
+        groups = list(run.groups())
+    assert len(groups) == 5
+    assert all(g.sealed and len(g.counted) == 2 for g in groups)
+
+
+async def test_killed_processes_lose_nothing_and_count_nothing_twice(tmp_path: Path) -> None:
+    """Processes are killed at random moments; events, totals and contents add up exactly."""
+    await collect(SPEC, tasks(30), policy(), tmp_path / "whole", samples=2)
+    chance = random.Random(5)
+    seen: Counter[str] = Counter()
+    turns: Counter[str] = Counter()
+    out = tmp_path / "killed"
+    fleets: list[Fleet] = []
+    kill_at = [chance.randint(20 + 50 * i, 50 + 50 * i) for i in range(3)]
+
+    def note(event: Progress) -> None:
+        seen[event.kind] += 1
+        if event.kind == "turn":
+            turns[event.session] += 1
+            if kill_at and turns.total() >= kill_at[0] and fleets[0].pids:
+                del kill_at[0]
+                os.kill(chance.choice(fleets[0].pids), signal.SIGKILL)
+
+    report = await collect_in_processes(
+        SPEC,
+        tasks(30),
+        policy,
+        out,
+        samples=2,
+        concurrency=8,
+        processes=2,
+        on_progress=note,
+        on_start=fleets.append,
+    )
+    assert kill_at == []
+    assert fleets[0].deaths == 3
+    assert contents(out) == contents(tmp_path / "whole")
+    assert report.statuses == statuses(out)
+    assert report.statuses["completed"] == 60
+    assert 0 < report.statuses["interrupted"] <= 3 * 8
+    assert set(report.statuses) == {"completed", "interrupted"}
+    assert report.groups == seen["sealed"] == 30
+    with Run(out) as run:
+        stored = {s.record.id: s.turns for s in run.summaries() if s.turns}
+        groups = list(run.groups())
+    assert stored == turns
+    assert len(groups) == 30
+    assert all(g.sealed and len(g.counted) == 2 for g in groups)
+    left = Counter(m.left for g in groups for m in g.members)
+    assert left == {"": 60, "interrupted": report.statuses["interrupted"]}
+
+
+async def test_a_killed_parent_leaves_no_process_and_a_whole_run(tmp_path: Path) -> None:
+    """Each parent is killed at a random moment; the processes end, and another number goes on."""
+    await collect(SPEC, tasks(12), policy(), tmp_path / "whole", samples=2)
+    out, chance = tmp_path / "killed", random.Random(3)
+    acknowledged: Counter[str] = Counter()
+    for processes in (2, 3, 1):
+        command = [sys.executable, "-m", "tests.rollout.fleet", str(out), str(processes)]
+        with subprocess.Popen(
+            [*command, "12", "0.004"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        ) as parent:
+            assert parent.stdout is not None
+            lines = [parent.stdout.readline() for _ in range(chance.randint(5, 30))]
+            if processes > 1:
+                parent.kill()
+            lines += parent.stdout.readlines()
+        acknowledged.update(line.strip() for line in lines if line.endswith("\n"))
+    assert acknowledged.pop("complete") == 1
+    assert contents(out) == contents(tmp_path / "whole")
+    with Run(out) as run:
+        stored = {s.record.id: s.turns for s in run.summaries()}
+    assert all(stored[session] >= turns for session, turns in acknowledged.items())
+    assert set(statuses(out)) <= {"completed", "cancelled", "interrupted"}
+
+
+async def test_a_stopped_process_is_replaced(tmp_path: Path) -> None:
+    """A process that does not run any more does not hang the run, nor pause, version and stop."""
+    limits = FleetLimits(answer=1.5)
+    make = partial(held, tmp_path)
+    async with Fleet(
+        SPEC, tasks(4), make, tmp_path / "run", samples=2, concurrency=4, limits=limits
+    ) as fleet:
+        await until(lambda: len(list(tmp_path.glob("waits-*"))) == 4)
+        victim = fleet.pids[0]
+        os.kill(victim, signal.SIGSTOP)
+        begun = time.monotonic()
+        await fleet.set_version(3)
+        await fleet.pause()
+        assert time.monotonic() - begun < 30
+        await until(lambda: not alive(victim))
+        await fleet.resume()
+        (tmp_path / "go").touch()
+        sealed = [one async for one in fleet]
+    assert len(sealed) == 4
+    assert fleet.deaths == 1
+    assert statuses(tmp_path / "run") == {"completed": 8, "interrupted": 2}
+
+
+async def test_commands_reach_every_process(tmp_path: Path) -> None:
+    """While it is paused no turn begins; stop lets the sessions in progress finish, and no more."""
+    make = partial(held, tmp_path)
+    events: list[Progress] = []
+    async with Fleet(
+        SPEC, tasks(20), make, tmp_path / "run", concurrency=4, on_progress=events.append
+    ) as fleet:
+        await until(lambda: len(list(tmp_path.glob("waits-*"))) == 4)
+        await fleet.pause()
+        (tmp_path / "go").touch()  # ends the calls in progress; the next ones are not begun
+        await until(lambda: sum(e.kind == "turn" for e in events) == 8)
+        fleet.stop()
+        await fleet.set_version(1)
+        assert sum(e.kind == "turn" for e in events) == 8
+        await fleet.resume()
+        await fleet.drain()
+        with pytest.raises(InvalidInput, match="back from 1 to 0"):
+            await fleet.set_version(0)
+    assert statuses(tmp_path / "run") == {"completed": 4}
+    assert sum(e.kind == "turn" for e in events) == 4 * TURNS
+    done = await collect(SPEC, tasks(20), held(tmp_path), tmp_path / "run")
+    assert done.sessions == 16
+
+
+async def test_leaving_the_fleet_closes_its_sessions(tmp_path: Path) -> None:
+    """They are recorded as cancelled, and no process is left."""
+    make = partial(held, tmp_path)
+    async with Fleet(SPEC, tasks(8), make, tmp_path / "run", concurrency=4) as fleet:
+        await until(lambda: len(list(tmp_path.glob("waits-*"))) == 4)
+        pids = fleet.pids
+        assert len(pids) == 2
+        with pytest.raises(StoreLocked):
+            await collect(SPEC, tasks(8), held(tmp_path), tmp_path / "run")
+    assert not any(map(alive, pids))
+    assert statuses(tmp_path / "run") == {"cancelled": 4}
+
+
+async def test_a_task_that_ends_its_process_is_named(tmp_path: Path) -> None:
+    """The others are finished, and so are its neighbours in the process that it ended."""
+    todo = [*tasks(3), *(task for task in tasks(5, deadly=True) if task.id == "t4"), *tasks(6)[5:]]
+    with pytest.raises(RunIncomplete, match=r"1 groups.*'t4' ended its process 4 times \(it exit"):
+        await collect_in_processes(SPEC, todo, policy, tmp_path, limits=FleetLimits(deaths=2))
+    assert {task for task, _ in contents(tmp_path)} == {"t0", "t1", "t2", "t5"}
+
+
+async def test_what_can_not_be_made_is_refused(tmp_path: Path) -> None:
+    """Errors of the policy's function are raised as they are, in whichever process they arise."""
+    with pytest.raises(InvalidInput, match="module-level"):
+        Fleet(SPEC, tasks(1), lambda: policy(), tmp_path)
+    with pytest.raises(InvalidInput, match="no policy today"):
+        await collect_in_processes(SPEC, tasks(3), broken, tmp_path)
+    with pytest.raises(InvalidInput, match="must be at least 1"):
+        Fleet(SPEC, tasks(1), policy, tmp_path, processes=0)
+    with pytest.raises(InvalidInput, match="answer is 0"):
+        FleetLimits(answer=0)
+    with pytest.raises(FleetFailed, match=r"2 processes in a row.*did not start within 0\.01 s"):
+        await collect_in_processes(
+            SPEC, tasks(3), policy, tmp_path, limits=FleetLimits(start=0.01, starts=2)
+        )
+    async with Store(tmp_path) as store:
+        with store.read_run() as run:
+            assert list(run.summaries()) == []
