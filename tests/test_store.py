@@ -32,6 +32,7 @@ from trajgym.trajectory import (
     CallResult,
     CallStatus,
     Edge,
+    FollowedRun,
     Group,
     InvalidInput,
     Member,
@@ -197,6 +198,44 @@ def test_several_files_read_as_one_run(tmp_path: Path) -> None:
         with Run(tmp_path) as run:
             assert [s.record.id for s in run.sessions()] == ["one", "two"]
             assert run.session("two").turns[0].message["content"] == "x"
+
+
+def test_a_file_without_tables_does_not_hide_the_others(tmp_path: Path) -> None:
+    """A writer that was killed before it created its tables leaves a run that reads and goes on."""
+    with Store(tmp_path / "a.sqlite") as a:
+        a.begin_session(record("one")).wait()
+    (tmp_path / "b.sqlite").touch()
+    with sqlite3.connect(tmp_path / "c.sqlite") as begun:
+        begun.execute("PRAGMA journal_mode = WAL")
+    begun.close()
+    with Run(tmp_path) as run, FollowedRun(tmp_path) as followed:
+        assert [s.record.id for s in run.sessions()] == ["one"]
+        assert [one.id for one in followed.poll().sessions] == ["one"]
+        assert run.check() == []
+        assert len(run.files) == 3
+    for name in ("b.sqlite", "c.sqlite"):
+        with pytest.raises(StoreCorrupt, match="an empty file"):
+            Run(tmp_path / name)
+        Store(tmp_path / name).close()
+    with Run(tmp_path) as run:
+        assert [s.record.id for s in run.sessions()] == ["one"]
+
+
+def test_a_group_in_several_files_is_read_once(tmp_path: Path) -> None:
+    """Its newest state counts: the one with more members, and of equals the sealed one."""
+    one, two = Member("g-0", 0, "interrupted"), Member("g-0.1", 0, "")
+    states = [
+        ("a", Group(id="g", task="t", planned=1, members=[one], sealed=True)),
+        ("b", Group(id="g", task="t", planned=1, members=[one, two], sealed=True)),
+        ("c", Group(id="g", task="t", planned=1, members=[one, two])),
+    ]
+    for name, group in states:
+        with Store(tmp_path / f"{name}.sqlite") as store:
+            store.put_group(group).wait()
+    with Run(tmp_path) as run, FollowedRun(tmp_path) as followed:
+        assert list(run.groups()) == [run.group("g")] == [states[1][1]]
+        found = followed.poll()
+    assert (found.groups, found.sealed) == (1, 1)
 
 
 @pytest.mark.parametrize("damage", ["truncate", "garbage", "not a store", "newer", "page"])

@@ -9,7 +9,12 @@ import struct
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from trajgym.trajectory._errors import StoreCorrupt, StoreError, StoreSchemaMismatch
+from trajgym.trajectory._errors import (
+    StoreCorrupt,
+    StoreError,
+    StoreNotBegun,
+    StoreSchemaMismatch,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +94,7 @@ def connect_writer(path: Path, *, power_safe: bool) -> sqlite3.Connection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {'FULL' if power_safe else 'NORMAL'}")
             connection.execute("PRAGMA wal_autocheckpoint = 4000")
-            if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+            if _tables(connection) == 0:
                 connection.executescript(
                     f"BEGIN; {_SCHEMA} PRAGMA application_id = {_APPLICATION_ID};"
                     f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;",
@@ -133,8 +138,13 @@ def _opened(uri: str, path: Path) -> sqlite3.Connection:
 
 
 def _check_version(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("BEGIN")  # one moment, in case a writer is creating the tables
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
+    tables = _tables(connection)
+    connection.execute("ROLLBACK")
+    if not (application or version or tables):
+        raise StoreNotBegun(f"{path}: an empty file, whose writer has not created its tables")
     if application != _APPLICATION_ID:
         raise StoreCorrupt(f"{path}: a SQLite file, but not a trajgym store")
     if version != SCHEMA_VERSION:
@@ -142,6 +152,10 @@ def _check_version(connection: sqlite3.Connection, path: Path) -> None:
             f"{path}: written with schema {version}, this library reads {SCHEMA_VERSION}; "
             f"{'upgrade trajgym' if version > SCHEMA_VERSION else 'no migration is needed yet'}",
         )
+
+
+def _tables(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
 
 
 def _check_length(path: Path) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "StoreCorrupt",
     "StoreError",
     "StoreLocked",
+    "StoreNotBegun",
     "StoreSchemaMismatch",
     "TrajgymError",
 ]
@@ -78,6 +79,10 @@ class StoreLocked(StoreError):
 
 class StoreCorrupt(StoreError):
     """The file is damaged, truncated, or was never a store."""
+
+
+class StoreNotBegun(StoreCorrupt):
+    """The file is empty: its writer has not created its tables yet, or was killed before."""
 
 
 class StoreSchemaMismatch(StoreError):

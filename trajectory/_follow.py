@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trajgym.trajectory._closing import Closing
 from trajgym.trajectory._codec import decode, decode_turn
 from trajgym.trajectory._database import SUFFIX, connect_reader, has_writer, translated
-from trajgym.trajectory._errors import InvalidInput, StoreCorrupt, StoreError
+from trajgym.trajectory._errors import InvalidInput, StoreCorrupt, StoreError, StoreNotBegun
 from trajgym.trajectory._records import Attempt, Group, SessionRecord
 from trajgym.trajectory._run import newer_group
 
@@ -104,10 +104,10 @@ class FollowedRun(Closing):
                 continue
             try:
                 self._files[path] = _File(path, connect_reader(path))
-            except StoreCorrupt:
-                if not has_writer(path):
+            except StoreNotBegun:
+                if one and not has_writer(path):
                     raise
-                # A writer is about to create its tables; the next poll finds them.
+                # A writer is about to create its tables, or was killed before it did.
         return list(self._files.values())
 
 

@@ -18,7 +18,7 @@ from trajgym.trajectory._database import (
     has_writer,
     translated,
 )
-from trajgym.trajectory._errors import InvalidInput, StoreCorrupt, StoreError
+from trajgym.trajectory._errors import InvalidInput, StoreCorrupt, StoreError, StoreNotBegun
 from trajgym.trajectory._html import run_html
 from trajgym.trajectory._records import Attempt, Group, Outcome, SessionRecord, Status, Task, Turn
 from trajgym.trajectory._tree import SessionTree
@@ -99,10 +99,15 @@ class Run(Closing):
         files = [self.path] if self.path.suffix == SUFFIX else sorted(self.path.glob(f"*{SUFFIX}"))
         if not files:
             raise StoreError(f"{self.path}: no run here (no *{SUFFIX} file)")
+        self._files = files
         self._shards: list[_Shard] = []
         try:
             for file in files:
-                self._shards.append(_Shard(file, outcomes))
+                try:
+                    self._shards.append(_Shard(file, outcomes))
+                except StoreNotBegun:  # others may have sessions: the run is what they hold
+                    if len(files) == 1:
+                        raise
         except BaseException:
             self.close()
             raise
@@ -110,7 +115,7 @@ class Run(Closing):
     @property
     def files(self) -> list[Path]:
         """The files that the run consists of; each has its own writer."""
-        return [shard.path for shard in self._shards]
+        return list(self._files)
 
     def sessions(self) -> Iterator[SessionTree]:
         """Yield every session with its turns, in the order in which they began."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trajgym.rollout._resume import Earlier, with_sessions
 from trajgym.rollout._runner import Progress
 from trajgym.trajectory import Run, Turn
+from trajgym.trajectory._internal import StoreNotBegun
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,9 +69,14 @@ def what_is_left(shard: Path, jobs: list[Job], settings: RunSettings) -> list[Le
     """
     if not shard.exists():
         return [Left(job, [], None) for job in jobs]
+    try:
+        run = Run(shard)
+    except StoreNotBegun:
+        return [Left(job, [], None) for job in jobs]
     found = []
-    with Run(shard) as run:
+    with run:
         known = {job.group: {m.session for m in job.earlier.members} for job in jobs}
+        before = {job.group for job in jobs if job.earlier.sealed}
         with_sessions(
             {job.group: job.earlier for job in jobs},
             run,
@@ -85,6 +91,10 @@ def what_is_left(shard: Path, jobs: list[Job], settings: RunSettings) -> list[Le
                     events += _unreported(run.session(member.session), job)
             group = run.group(job.group)
             job.earlier.sealed = group is not None and group.sealed
+            if group is not None and job.group in before:
+                # Sealed by an earlier run and reopened: sealed again only with a new member.
+                new = {member.session for member in group.members} - known[job.group]
+                job.earlier.sealed = group.sealed and bool(new)
             found.append(Left(job, events, group if job.earlier.sealed else None))
     return found
 
