@@ -82,6 +82,8 @@ def run_serve(options: ServeOptions) -> None:
         return
     config = ServerConfig(
         secret=os.environ.get(options.secret_env),
+        judge_token=os.environ.get("TRAJGYM_JUDGE_TOKEN"),
+        trainer_token=os.environ.get("TRAJGYM_TRAINER_TOKEN"),
         url=options.url,
         limits=Limits(hold_seconds=options.hold_seconds),
         redact=options.redact,

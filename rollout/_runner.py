@@ -15,7 +15,7 @@ from trajgym.rollout._drive import SessionHooks
 from trajgym.rollout._fingerprint import KnownTasks, claim_run
 from trajgym.rollout._policy import AttemptPolicy
 from trajgym.rollout._resume import Earlier, earlier_groups
-from trajgym.rollout._sample import OpenGroup, group_id, run_sample
+from trajgym.rollout._sample import OpenGroup, group_id, oldest_version, run_sample
 from trajgym.rollout._settings import RunSettings
 from trajgym.trajectory import InvalidInput, TrajgymError
 from trajgym.trajectory._internal import group_html
@@ -408,16 +408,10 @@ class Runner:
     def _unless_stale(self, work: _Work, member: Member) -> Member:
         if member.left:
             return member
-        versions = [
-            segment.version_low
-            for turn in work.trees[member.sample].turns
-            if turn.tokens is not None
-            for segment in turn.tokens.segments
-            if segment.sampled
-        ]
         most = self.settings.max_staleness
         assert most is not None
-        if versions and self.version - min(versions) > most:
+        oldest = oldest_version(work.trees[member.sample])
+        if oldest is not None and self.version - oldest > most:
             return member._replace(left="stale")
         return member
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from trajgym.envs import EnvSpec
     from trajgym.rollout._settings import RunKeywords
-    from trajgym.trajectory import Store, Task
+    from trajgym.trajectory import SessionTree, Store, Task
 
-__all__ = ["OpenGroup", "group_id", "run_sample"]
+__all__ = ["OpenGroup", "group_id", "oldest_version", "run_sample"]
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +32,18 @@ def group_id(task: Task, repetition: int = 0) -> str:
     """Return the id of a task's group: the same in every run, and without underscores."""
     name = f"{task.id}#{repetition}" if repetition else task.id
     return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def oldest_version(tree: SessionTree) -> int | None:
+    """Return the lowest policy version of a session's sampled tokens; None without any."""
+    versions = [
+        segment.version_low
+        for turn in tree.turns
+        if turn.tokens is not None
+        for segment in turn.tokens.segments
+        if segment.sampled
+    ]
+    return min(versions, default=None)
 
 
 @dataclass(slots=True)

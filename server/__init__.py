@@ -6,6 +6,7 @@ from trajgym.server._limits import Limits
 from trajgym.server._mcp import McpService
 from trajgym.server._serve import running, serve
 from trajgym.server.control import Control
+from trajgym.server.feeding import FedGroup, Feed
 from trajgym.server.programs import (
     Agent,
     AgentProgram,
@@ -23,6 +24,8 @@ __all__ = [
     "Control",
     "EngineKind",
     "EnvApp",
+    "FedGroup",
+    "Feed",
     "Limits",
     "McpService",
     "ProgramCall",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import uuid
 from functools import wraps
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -11,20 +11,32 @@ from starlette.routing import Route
 
 from trajgym.server._auth import Auth, Right, bearer_of
 from trajgym.server._errors import Refused, UpstreamError
+from trajgym.server._fields import (
+    finite_field,
+    flag_field,
+    labels_of,
+    object_field,
+    read_task,
+    text_field,
+    whole_field,
+)
 from trajgym.server._http import json_object
 from trajgym.server._json import dumps
 from trajgym.server._limits import read_body
 from trajgym.server._openapi import document
 from trajgym.server.control import PauseMode
+from trajgym.server.feeding._log import tree_json
+from trajgym.server.feeding._metrics import feed_metrics
 from trajgym.server.joining import SET_BY_API
 from trajgym.server.upstream import EngineSwitch
 from trajgym.trajectory import InvalidInput, Outcome, SessionTree, Status, Task, TrajgymError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from starlette.requests import Request
 
+    from trajgym.server.feeding import FeedLog, GroupBook
     from trajgym.server.sessions import LiveSession, SessionBook
 
     Handler = Callable[[Request], Awaitable[Response]]
@@ -39,12 +51,23 @@ class Api:
 
     Args:
         book: the sessions.
+        groups: their groups.
+        feed: the sealed groups.
         auth: checks tokens.
         url: the server's address as agents see it; taken from the request if None.
     """
 
-    def __init__(self, book: SessionBook, auth: Auth, url: str | None = None) -> None:
+    def __init__(
+        self,
+        book: SessionBook,
+        groups: GroupBook,
+        feed: FeedLog,
+        auth: Auth,
+        url: str | None = None,
+    ) -> None:
         self._book = book
+        self._groups = groups
+        self._feed = feed
         self._settings = book.settings
         self._auth = auth
         self._url = url
@@ -53,27 +76,29 @@ class Api:
     def routes(self) -> list[Route]:
         """Return the routes."""
         return [
-            Route("/api/sessions", self._guarded(self._all), methods=["GET", "POST"]),
-            Route("/api/sessions/{id}", self._guarded(self._head, "judge"), methods=["GET"]),
-            Route("/api/sessions/{id}/tree", self._guarded(self._tree, "judge"), methods=["GET"]),
-            Route("/api/sessions/{id}/close", self._guarded(self._close), methods=["POST"]),
-            Route("/api/sessions/{id}/rewards", self._guarded(self._reward), methods=["POST"]),
-            Route("/api/sessions/{id}/roles", self._guarded(self._role), methods=["POST"]),
+            Route("/api/sessions", self.guarded(self._all), methods=["GET", "POST"]),
+            Route("/api/sessions/{id}", self.guarded(self._head, "judge"), methods=["GET"]),
+            Route("/api/sessions/{id}/tree", self.guarded(self._tree, "judge"), methods=["GET"]),
+            Route("/api/sessions/{id}/close", self.guarded(self._close), methods=["POST"]),
+            Route("/api/sessions/{id}/rewards", self.guarded(self._reward), methods=["POST"]),
+            Route("/api/sessions/{id}/roles", self.guarded(self._role), methods=["POST"]),
             Route(
                 "/api/sessions/{id}/signals",
-                self._guarded(self._signals, "judge"),
+                self.guarded(self._signals, "judge"),
                 methods=["POST"],
             ),
-            Route("/api/control", self._guarded(self._state), methods=["GET"]),
-            Route("/api/control/pause", self._guarded(self._pause), methods=["POST"]),
-            Route("/api/control/resume", self._guarded(self._resume), methods=["POST"]),
-            Route("/api/control/version", self._guarded(self._version), methods=["POST"]),
-            Route("/metrics", self._guarded(self._metrics), methods=["GET"]),
+            Route("/api/control", self.guarded(self._state, "trainer"), methods=["GET"]),
+            Route("/api/control/pause", self.guarded(self._pause, "trainer"), methods=["POST"]),
+            Route("/api/control/resume", self.guarded(self._resume, "trainer"), methods=["POST"]),
+            Route("/api/control/version", self.guarded(self._version, "trainer"), methods=["POST"]),
+            Route("/metrics", self.guarded(self._metrics), methods=["GET"]),
             Route("/health", self._health, methods=["GET"]),
             Route("/api/openapi.json", self._document, methods=["GET"]),
         ]
 
-    def _guarded(self, handler: Handler, right: Right = "admin") -> Handler:
+    def guarded(self, handler: Handler, right: Right = "admin") -> Handler:
+        """Return a handler that checks the token first, and answers our errors."""
+
         @wraps(handler)
         async def guarded(request: Request) -> Response:
             try:
@@ -82,7 +107,7 @@ class Api:
             except UpstreamError as error:
                 return _error(502, str(error), "api_error")
             except Refused as error:
-                return _error(error.status, str(error), error.kind)
+                return _error(error.status, str(error), error.kind, error.headers)
             except InvalidInput as error:
                 return _error(400, str(error), "invalid_request_error")
             except TrajgymError as error:
@@ -101,6 +126,7 @@ class Api:
     async def _metrics(self, request: Request) -> Response:
         del request
         text = self._settings.metrics.text(self._settings.control, self._book.open)
+        text += feed_metrics(self._groups, self._feed)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     # Sessions -----------------------------------------------------------------------------
@@ -110,18 +136,28 @@ class Api:
         return await (self._create(request) if create else self._list(request))
 
     async def _create(self, request: Request) -> Response:
-        body = await self._body(request)
+        body = await self.body(request)
         given = body.get("task")
         task = None
         if given is not None:
-            task = _task({"id": given} if isinstance(given, str) else given)
-        session = await self._book.create(
-            session_id=_text(body, "id"),
-            task=task,
-            group=_text(body, "group") or None,
-            sample=_whole(body, "sample") or 0,
-            labels=_labels(body.get("labels")),
-        )
+            task = read_task({"id": given} if isinstance(given, str) else given)
+        session_id = text_field(body, "id")
+        session_id = uuid.uuid4().hex if session_id is None else session_id
+        group, sample = text_field(body, "group") or None, whole_field(body, "sample")
+        labels = labels_of(body.get("labels"))
+        if group is not None:
+            if task is None and (known := self._groups.task_of(group)) is not None:
+                task = Task(id=known)
+            name = session_id if task is None else task.id
+            sample = self._groups.join(session_id, group, sample, name)
+        try:
+            session = await self._book.create(
+                session_id=session_id, task=task, group=group, sample=sample or 0, labels=labels
+            )
+        except BaseException:
+            if group is not None:
+                self._groups.leave(session_id, group)
+            raise
         return Response(dumps(self._opened(session, request)), 201, media_type="application/json")
 
     def _opened(self, session: LiveSession, request: Request) -> dict[str, Any]:
@@ -180,19 +216,19 @@ class Api:
 
     async def _tree(self, request: Request) -> Response:
         tree = self._book.find(request.path_params["id"]).recorder.tree
-        return StreamingResponse(_streamed(tree), media_type="application/json")
+        return StreamingResponse(_paced(tree), media_type="application/json")
 
     async def _close(self, request: Request) -> Response:
-        body = await self._body(request)
-        status = Status.parse(_text(body, "status") or "completed")
+        body = await self.body(request)
+        status = Status.parse(text_field(body, "status") or "completed")
         if not status.ended:
             raise Refused(400, "status: a session is closed with a final status, not with running")
-        score = None if body.get("score") is None else _finite(body, "score")
-        passed = _flag(body, "passed", default=(score or 0.0) > 0)
-        details, outcome = _object(body, "details"), None
+        score = None if body.get("score") is None else finite_field(body, "score")
+        passed = flag_field(body, "passed", default=(score or 0.0) > 0)
+        details, outcome = object_field(body, "details"), None
         if status.scored and score is not None:
             outcome = Outcome(score=score, passed=passed, details=details)
-        cause = _text(body, "cause") or ""
+        cause = text_field(body, "cause") or ""
         session = await self._book.close(request.path_params["id"], status, outcome, cause)
         attempt = session.attempt
         return JSONResponse(
@@ -201,12 +237,12 @@ class Api:
 
     async def _reward(self, request: Request) -> Response:
         """Set rewards of turns. Idempotent."""
-        body = await self._body(request)
+        body = await self.body(request)
         session = self._book.find(request.path_params["id"])
         given = body.get("rewards")
         if not isinstance(given, list):
             raise Refused(400, 'rewards: expected a list of {"turn" or "call", "reward"}')
-        placed = [(_turn_of(session, one), _finite(one, "reward")) for one in given]
+        placed = [(_turn_of(session, one), finite_field(one, "reward")) for one in given]
         acks = [session.recorder.amend(index, reward=reward) for index, reward in placed]
         for ack in acks:
             if ack is not None:
@@ -214,7 +250,7 @@ class Api:
         return JSONResponse({"turns": [index for index, _ in placed]})
 
     async def _role(self, request: Request) -> Response:
-        body = await self._body(request)
+        body = await self.body(request)
         session = self._book.find(request.path_params["id"])
         role = str(body.get("role") or "")
         if role != "main" and not (role.startswith("side:") and len(role) > 5):
@@ -226,14 +262,13 @@ class Api:
         return JSONResponse({"turn": index, "role": role})
 
     async def _signals(self, request: Request) -> Response:
-        body = await self._body(request)
+        body = await self.body(request)
         session = self._book.find(request.path_params["id"])
-        signals, source = body.get("signals"), _text(body, "source")
+        signals, source = body.get("signals"), text_field(body, "source")
         if not isinstance(signals, dict) or not source or source.startswith("@"):
             raise Refused(400, "expected signals (an object) and source (a name)")
         index = _turn_of(session, body)
-        await self._settings.store.add_signals(session.id, index, signals, source=source)
-        session.turns[index].signals.update(signals)
+        await self._book.add_signals(session.id, index, signals, source)
         return JSONResponse({"turn": index})
 
     # Weight updates -----------------------------------------------------------------------
@@ -246,19 +281,19 @@ class Api:
         )
 
     async def _pause(self, request: Request) -> Response:
-        body = await self._body(request)
-        given = _text(body, "mode") or "keep"
+        body = await self.body(request)
+        given = text_field(body, "mode") or "keep"
         if given not in get_args(PauseMode):
             raise Refused(400, f"mode {given!r}: expected one of {get_args(PauseMode)}")
         mode = cast("PauseMode", given)
-        switch = _flag(body, "engine", default=True)
+        switch = flag_field(body, "engine", default=True)
         self._settings.control.pause(mode)
         engine = switch and await self._switch.pause(mode)
         return JSONResponse({"paused": True, "engine_paused": engine})
 
     async def _resume(self, request: Request) -> Response:
-        body = await self._body(request)
-        version, switch = _whole(body, "version"), _flag(body, "engine", default=True)
+        body = await self.body(request)
+        version, switch = whole_field(body, "version"), flag_field(body, "engine", default=True)
         if version is not None:
             await self._set_version(version)
         engine = switch and await self._switch.resume()
@@ -272,7 +307,7 @@ class Api:
         )
 
     async def _version(self, request: Request) -> Response:
-        version = _whole(await self._body(request), "version")
+        version = whole_field(await self.body(request), "version")
         if version is None:
             raise Refused(400, "version: expected an integer")
         await self._set_version(version)
@@ -284,84 +319,23 @@ class Api:
         except InvalidInput as error:
             raise Refused(409, str(error)) from error
 
-    async def _body(self, request: Request) -> dict[str, Any]:
+    async def body(self, request: Request) -> dict[str, Any]:
+        """Return the JSON object of a request; an empty one without a body."""
         raw = await read_body(request.scope, request.receive, self._settings.limits)
         return json_object(raw) if raw.strip() else {}
 
 
-def _error(status: int, message: str, kind: str) -> Response:
-    return JSONResponse({"error": {"message": message, "type": kind}}, status)
+def _error(
+    status: int, message: str, kind: str, headers: Sequence[tuple[bytes, bytes]] = ()
+) -> Response:
+    content = {"error": {"message": message, "type": kind}}
+    found = {name.decode(): value.decode("latin-1") for name, value in headers}
+    return JSONResponse(content, status, found)
 
 
-async def _streamed(tree: SessionTree) -> AsyncIterator[bytes]:
-    """Yield a session's JSON turn by turn, in the form of :meth:`SessionTree.to_json`."""
-    from trajgym.trajectory._codec import encode
-
-    yield b'{"session":' + encode(tree.record) + b',"turns":['
-    for i, turn in enumerate(tree.turns):
-        yield (b"," if i else b"") + encode(turn)
-    yield b'],"attempts":[' + b",".join(encode(attempt) for attempt in tree.attempts) + b"]}"
-
-
-def _task(given: Any) -> Task:
-    from trajgym.trajectory._codec import decode
-
-    return decode(Task, dumps(given))
-
-
-def _text(body: dict[str, Any], name: str) -> str | None:
-    value = body.get(name)
-    if value is not None and not isinstance(value, str):
-        raise Refused(400, f"{name}: expected a string")
-    return value
-
-
-def _whole(body: dict[str, Any], name: str) -> int | None:
-    value = body.get(name)
-    if value is None:
-        return None
-    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    if isinstance(value, bool) or not whole or not 0 <= value < 2**31:
-        raise Refused(400, f"{name}: expected an integer from 0 to 2**31-1")
-    return int(value)
-
-
-def _flag(body: dict[str, Any], name: str, *, default: bool) -> bool:
-    value = body.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise Refused(400, f"{name}: expected true or false")
-    return value
-
-
-def _object(body: dict[str, Any], name: str) -> dict[str, Any]:
-    value = body.get(name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise Refused(400, f"{name}: expected an object")
-    return value
-
-
-def _finite(body: Any, name: str) -> float:
-    value = body.get(name) if isinstance(body, dict) else None
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if math.isfinite(number):
-            return number
-    raise Refused(400, f"{name}: expected a finite number")
-
-
-def _labels(value: Any) -> dict[str, str]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
-        raise Refused(400, "labels: expected an object whose values are strings")
-    return value
+async def _paced(tree: SessionTree) -> AsyncIterator[bytes]:
+    for piece in tree_json(tree):
+        yield piece
 
 
 def _turn_of(session: LiveSession, body: Any) -> int:

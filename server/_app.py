@@ -13,6 +13,7 @@ from trajgym.server._limits import Limits
 from trajgym.server._proxy import Proxy
 from trajgym.server.control import Control
 from trajgym.server.environments import EnvHost, is_env_path
+from trajgym.server.feeding import FeedApi, FeedLog, GroupBook
 from trajgym.server.sessions import SessionBook, Settings
 from trajgym.trajectory import InvalidInput
 from trajgym.trajectory._internal import MissingExtra
@@ -37,9 +38,16 @@ class ServerConfig:
         secret: the admin token; without one every client may do everything, and only loopback
             addresses can be bound.
         judge_token: a token that may only read sessions and add signals.
+        trainer_token: a token that may only read the feed, acknowledge it, and control pauses and
+            policy versions.
         url: the server's address as agents see it, used in the URLs that it returns; taken from the
             request if None.
         limits: limits on time and size.
+        signal_seconds: how long a complete group waits for signals of the judge before it is
+            sealed; 0 does not wait.
+        feed_bytes: a response of the feed with several groups ends once it has this size.
+        feed_behind: no group can be opened while the slowest consumer of the feed is this many
+            groups behind; None sets no bound.
         redact: regular expressions; what they match is stored as ``[redacted]``. Token
             ids are not redacted: an exact turn still holds the tokens of the text.
 
@@ -49,9 +57,17 @@ class ServerConfig:
 
     secret: str | None = field(default=None, repr=False)
     judge_token: str | None = field(default=None, repr=False)
+    trainer_token: str | None = field(default=None, repr=False)
     url: str | None = None
     limits: Limits = field(default_factory=Limits)
+    signal_seconds: float = 30.0
+    feed_bytes: int = 64 << 20
+    feed_behind: int | None = None
     redact: Sequence[str] = ()
+
+    def auth(self) -> Auth:
+        """Return what checks the tokens."""
+        return Auth(self.secret, self.judge_token, self.trainer_token)
 
     def rules(self) -> list[re.Pattern[str]]:
         """Return the compiled rules."""
@@ -97,21 +113,35 @@ class App:
             redact=config.rules(),
             log=logging.getLogger("trajgym.server"),
         )
-        self.auth = Auth(config.secret, config.judge_token)
+        self.auth = config.auth()
         self.book = SessionBook(self.settings)
+        self.feed = FeedLog(
+            store, control, most_bytes=config.feed_bytes, most_behind=config.feed_behind
+        )
+        self.groups = GroupBook(
+            self.settings,
+            self.feed.refresh,
+            signal_seconds=config.signal_seconds,
+            full=self.feed.full,
+        )
+        self.settings.listeners.append(self.groups.note)
         self._proxy = Proxy(self.book, self.auth)
         self._host = EnvHost(environments or {}, self.auth, config.limits)
-        routes = Api(self.book, self.auth, config.url).routes()
+        api = Api(self.book, self.groups, self.feed, self.auth, config.url)
+        feed = FeedApi(self.groups, self.feed, api.guarded, api.body, config.limits.poll_seconds)
+        routes = api.routes() + feed.routes()
         self._api = Starlette(routes=routes, lifespan=self._lifespan)
 
     @asynccontextmanager
     async def _lifespan(self, app: Any) -> AsyncIterator[None]:
         del app
         await self._host.start()
+        self.groups.start()
         try:
             yield
         finally:
             await self._host.shut()
+            await self.groups.shut()
             await self.book.shut()
             await self.settings.upstream.close()
 
@@ -144,7 +174,7 @@ class EnvApp:
     ) -> None:
         config = config or ServerConfig()
         self.limits = config.limits
-        self.auth = Auth(config.secret, config.judge_token)
+        self.auth = config.auth()
         self.host = EnvHost(environments, self.auth, config.limits)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Auth", "Right", "bearer_of", "check_bind", "is_loopback"]
 
-Right: TypeAlias = Literal["admin", "judge"]
+Right: TypeAlias = Literal["admin", "judge", "trainer"]
+"""Who may use an endpoint besides an admin."""
 _MARK = "tg-"
 
 
@@ -28,11 +29,14 @@ class Auth:
     Args:
         secret: the admin token.
         judge: a token that may read sessions and add signals.
+        trainer: a token that may read the feed, and pause, resume and announce weight updates.
     """
 
-    def __init__(self, secret: str | None = None, judge: str | None = None) -> None:
+    def __init__(
+        self, secret: str | None = None, judge: str | None = None, trainer: str | None = None
+    ) -> None:
         self._secret = secret
-        self._judge = judge
+        self._others = {"judge": judge, "trainer": trainer}
 
     @property
     def required(self) -> bool:
@@ -64,14 +68,15 @@ class Auth:
             raise _unknown()
 
     def check(self, token: str | None, right: Right = "admin") -> None:
-        """Check that a token belongs to an admin or, where ``right`` permits it, a judge.
+        """Check that a token belongs to an admin, or to the role that ``right`` names.
 
         Raises:
             Refused: 401.
         """
         if self._secret is None or self._is(token, self._secret):
             return
-        if right == "judge" and self._judge is not None and self._is(token, self._judge):
+        other = self._others.get(right)
+        if other is not None and self._is(token, other):
             return
         raise _unknown()
 

@@ -32,6 +32,8 @@ class Limits:
         attach_seconds: how long a call continues after its client disconnected; a retry within this
             time attaches to it.
         close_seconds: how long closing a session waits for its calls in progress.
+        poll_seconds: longest time that a poll of the feed waits for a group; less than what proxies
+            in between permit.
         environments: largest number of open environments.
         environment_seconds: how long an open environment may be unused; its sessions' policies may
             be slow, but a client that was killed must not keep it.
@@ -47,6 +49,7 @@ class Limits:
     keep_alive_seconds: float = 15.0
     attach_seconds: float = 15.0
     close_seconds: float = 30.0
+    poll_seconds: float = 55.0
     environments: int = 256
     environment_seconds: float = 3600.0
     connections: int = 4096

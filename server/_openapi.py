@@ -6,6 +6,7 @@ from importlib import metadata
 from typing import Any, get_args
 
 from trajgym.server.control import PauseMode
+from trajgym.server.feeding import Staleness
 
 __all__ = ["document"]
 
@@ -28,10 +29,18 @@ def document() -> Json:
         "info": {
             "title": "trajgym session server",
             "version": metadata.version("trajgym"),
-            "description": "Sessions of outside agents, weight updates and served environments. "
+            "description": "Sessions of outside agents, their groups and the feed for trainers, "
+            "weight updates and served environments. "
             "Agents themselves use /sessions/ID/v1, with the APIs of their vendors.",
         },
-        "paths": {**_sessions(), **_control(), **_environments(), **_operation()},
+        "paths": {
+            **_sessions(),
+            **_groups(),
+            **_feed(),
+            **_control(),
+            **_environments(),
+            **_operation(),
+        },
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
             "schemas": {"Error": _ERROR, "Task": _TASK},
@@ -165,6 +174,69 @@ def _sessions() -> Json:
     }
 
 
+def _groups() -> Json:
+    new = {
+        "type": "object",
+        "required": ["task", "samples"],
+        "properties": {
+            "id": {"type": ["string", "null"], "pattern": r"^[A-Za-z0-9][A-Za-z0-9.-]{0,127}$"},
+            "task": {"anyOf": [{"type": "string", "minLength": 1}, _TASK_REF]},
+            "samples": {"type": "integer", "minimum": 1, "maximum": 4096},
+            "seconds": {
+                "type": ["number", "null"],
+                "exclusiveMinimum": 0,
+                "maximum": 1e9,
+                "description": "deadline from now on",
+            },
+        },
+    }
+    create = _operation_of("Open a group. Idempotent.", body=new, ok=201, errors=(400, 409, 503))
+    create["responses"]["200"] = {**create["responses"]["201"], "description": "It exists."}
+    group = [_path("id", "the group's id")]
+    return {
+        "/api/groups": {"post": create},
+        "/api/groups/{id}": {
+            "parameters": group,
+            "get": _operation_of("Return a group and its running sessions.", errors=(404,)),
+        },
+        "/api/groups/{id}/seal": {
+            "parameters": group,
+            "post": _operation_of("Seal a group with what is there. Idempotent.", errors=(404,)),
+        },
+    }
+
+
+def _feed() -> Json:
+    name = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"}
+    poll = _operation_of(
+        "Wait for sealed groups. A JSON object a line; the last one has end: true.",
+        parameters=[
+            _query("consumer", "name of the consumer", name),
+            _query("after", "position after which to begin; where it acknowledged", _INDEX),
+            _query("limit", "most groups, of 64", {**_INDEX, "minimum": 1}),
+            _query("wait", "seconds to wait for a group", {"type": "number", "minimum": 0}),
+            _query("max_staleness", "most versions behind the server's", _INDEX),
+            _query("stale", "what happens to older sessions", {"enum": list(get_args(Staleness))}),
+        ],
+        errors=(400, 503),
+    )
+    poll["responses"]["200"]["content"] = {"application/x-ndjson": {"schema": _TEXT}}
+    ack = {
+        "type": "object",
+        "required": ["position"],
+        "properties": {"position": _INDEX, "consumer": {"anyOf": [name, {"type": "null"}]}},
+    }
+    return {
+        "/feed": {"get": poll},
+        "/feed/ack": {
+            "post": _operation_of(
+                "Acknowledge all groups up to a position. Idempotent.", body=ack, errors=(400, 409)
+            )
+        },
+        "/feed/consumers": {"get": _operation_of("Return how far each consumer has come.")},
+    }
+
+
 def _control() -> Json:
     engine = {"type": "boolean", "description": "false leaves the engine itself alone"}
     pause = _shape(mode={"type": "string", "enum": list(get_args(PauseMode))}, engine=engine)
@@ -270,8 +342,8 @@ def _path(name: str, description: str) -> Json:
     }
 
 
-def _query(name: str, description: str) -> Json:
-    return {"name": name, "in": "query", "description": description, "schema": _TEXT}
+def _query(name: str, description: str, schema: Json = _TEXT) -> Json:
+    return {"name": name, "in": "query", "description": description, "schema": schema}
 
 
 def _operation_of(
@@ -305,8 +377,8 @@ def _operation_of(
 _WHY = {
     400: "The request is malformed.",
     401: "The token is missing or wrong.",
-    404: "There is no such session, turn, environment or handle.",
+    404: "There is no such session, turn, group, environment or handle.",
     409: "The state does not permit it: an id that is taken, a closed session, a lower version.",
     502: "The engine can't be reached, or refuses.",
-    503: "Too many environments are open.",
+    503: "Too much is open: environments, polls, or groups that consumers have not taken.",
 }

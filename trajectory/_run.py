@@ -176,6 +176,17 @@ class Run(Closing):
                 found = newer_group(decode(Group, body), found)
         return found
 
+    def sealed_groups(self, after: int = 0, most: int = _PAGE) -> list[tuple[int, Group]]:
+        """Return the sealed groups of a run of one file, in the order of sealing, with positions.
+
+        Args:
+            after: position of the last group that is left out.
+            most: largest number of groups.
+        """
+        shard = self._shards[0]
+        rows = shard.query(_SEALED, after, most)
+        return [(position, decode(Group, body)) for position, body in rows]
+
     def blob(self, name: str) -> Blob:
         """Return stored bytes by their sha256 (hex).
 
@@ -282,6 +293,11 @@ class Run(Closing):
 
 
 _META = "SELECT key, value FROM meta ORDER BY key"
+_SEALED = (
+    "SELECT rowid, body FROM groups WHERE rowid > ? "
+    "AND json_extract(CAST(body AS TEXT), '$.sealed') ORDER BY rowid LIMIT ?"
+)
+"""Replacing a group's row gives it the next rowid, and a sealed group is not replaced any more."""
 _SUMMARY_PAGE = 1024
 _TURN_MASK = (1 << TURN_BITS) - 1
 _LAST_TURN = (

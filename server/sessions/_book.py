@@ -17,7 +17,7 @@ from trajgym.server.sessions._live import LiveSession
 from trajgym.trajectory import Attempt, InvalidInput, SessionRecord, Status, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 
     from trajgym.server.control import Control
     from trajgym.server.upstream import Upstream
@@ -43,12 +43,19 @@ class Settings:
     redact: Sequence[re.Pattern[str]] = ()
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("trajgym.server"))
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    listeners: list[Callable[[LiveSession], None]] = field(default_factory=list)
+    """Called after a turn of a session, or its end, is durable; they must not block."""
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a call in a task of its own: it may outlive its client's connection."""
         task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+
+    def tell(self, session: LiveSession) -> None:
+        """Tell the listeners that a session has news."""
+        for listener in self.listeners:
+            listener(session)
 
     def fresh_id(self) -> str:
         """Return a unique id."""
@@ -124,6 +131,19 @@ class SessionBook:
         await session.close(status, outcome, cause)
         self._live.pop(session_id, None)
         return session
+
+    async def add_signals(
+        self, session_id: str, turn: int, signals: Mapping[str, Any], source: str
+    ) -> None:
+        """Add a judge's signals to a recorded turn; they are durable on return.
+
+        Raises:
+            InvalidInput: there is no such session.
+        """
+        await self.settings.store.add_signals(session_id, turn, signals, source=source)
+        session = self._live.get(session_id)
+        if session is not None:
+            session.turns[turn].signals.update(signals)
 
     def summaries(self) -> Iterator[SessionSummary]:
         """Yield the sessions of the store."""

@@ -309,6 +309,7 @@ class LiveSession:
         for ack in acks:
             await ack
         self._watch.recorded([self.turns[index] for index in flight.turns])
+        self._settings.tell(self)
 
     def _record(
         self, flight: Flight, call: ClientCall, exchange: Exchange, delivery: str
@@ -479,6 +480,7 @@ class LiveSession:
         attempt.status, attempt.outcome, attempt.cause = status, outcome, cause
         attempt.ended_at = time.time()
         await self._settings.store.put_attempt(self.id, attempt)
+        self._settings.tell(self)
 
     async def settle(self, seconds: float) -> None:
         """End the session's calls without ending its attempt, which its owner does.

@@ -11,7 +11,7 @@ import pytest
 
 from tests.server.fake import RENDERER, Engine, serving
 from trajgym.envs import EnvSpec
-from trajgym.server import App, ServerConfig, Upstream, running
+from trajgym.server import App, Limits, ServerConfig, Upstream, running
 from trajgym.trajectory import Store
 
 pytest.importorskip("schemathesis", reason="install trajgym[dev]")
@@ -24,7 +24,7 @@ async def test_schemathesis_finds_no_failure(tmp_path: Path) -> None:
         with Store(tmp_path / "run") as store:
             upstream = Upstream(base_url=fake.url, renderer=RENDERER)
             environments = {"counter": EnvSpec(id="tests.worlds:Counter")}
-            app = App(store, upstream, ServerConfig(), environments)
+            app = App(store, upstream, ServerConfig(limits=Limits(poll_seconds=0.1)), environments)
             async with running(app) as url:
                 process = await asyncio.create_subprocess_exec(
                     sys.executable, "-m", "schemathesis.cli", "run", f"{url}/api/openapi.json",
