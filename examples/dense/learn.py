@@ -242,7 +242,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--tokens", type=int, default=12_000, help="tokens of a training batch")
     made.add_argument("--concurrency", type=int, default=48)
     made.add_argument(
-        "--length", type=int, default=2560, help="maximum number of tokens of a session"
+        "--length", type=int, default=3584, help="maximum number of tokens of a session"
     )
     made.add_argument("--eval", type=int, default=128, help="held-out tasks")
     made.add_argument("--eval-last", type=int, default=0, help="held-out tasks at the end")

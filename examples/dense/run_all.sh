@@ -26,6 +26,8 @@ if ! python3 -c 'import trajgym.rollout' 2>/dev/null; then # without an installe
     export PYTHONPATH=$(cd "$here/../.." && pwd)${PYTHONPATH:+:$PYTHONPATH}
 fi
 export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONUNBUFFERED=1
+# Several processes share a GPU: fragments that one of them keeps are missing to the others.
+export PYTORCH_CUDA_ALLOC_CONF=${PYTORCH_CUDA_ALLOC_CONF:-expandable_segments:True}
 
 say() { echo "[$SECONDS s] $*" | tee -a "$out/run_all.log"; }
 

@@ -194,7 +194,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--eval", type=int, default=128, help="held-out tasks")
     made.add_argument("--eval-bugs", type=_numbers, default=[2, 3, 4])
     made.add_argument("--concurrency", type=int, default=48)
-    made.add_argument("--length", type=int, default=2560)
+    made.add_argument("--length", type=int, default=3584)
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     return made
