@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 
-from trajgym.cli._marks import draw_marks, marks_of
+from trajgym.cli._marks import area_after, draw_marks, marks_of
 from trajgym.cli._show import find_session
 from trajgym.cli._video import VideoForm, encode_video
 from trajgym.trajectory import InvalidInput, Run, blob_hashes
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from trajgym.cli._marks import Area
     from trajgym.trajectory import Attempt, SessionTree, Turn
 
 __all__ = ["Frame", "draw_frame", "frames_of", "write_frames", "write_videos"]
@@ -28,6 +29,8 @@ class Frame(NamedTuple):
     name: str
     blob: str
     decided: Turn | None
+    area: Area | None = None
+    """The part of the screen that it shows; None for the whole screen."""
 
 
 def write_frames(path: Path, out: Path, session: str | None, *, plain: bool = False) -> int:
@@ -116,7 +119,7 @@ def draw_frame(run: Run, frame: Frame, *, plain: bool = False) -> tuple[bytes, s
     data, media_type = run.blob(frame.blob)
     if frame.decided is not None and not plain:
         marks, screen = marks_of(frame.decided)
-        data = draw_marks(data, marks, screen) if marks else data
+        data = draw_marks(data, marks, screen, frame.area) if marks else data
     return data, media_type
 
 
@@ -150,8 +153,9 @@ def _of_attempt(tree: SessionTree, attempt: Attempt) -> Iterator[Frame]:
         return
     shown = [("start", list(blob_hashes(turns[0].context)))]
     shown += [(f"turn-{turn.index:03d}", list(blob_hashes(turn.observation))) for turn in turns]
-    for (name, blobs), decided in zip(shown, [*turns, None], strict=True):
+    areas = [None, *map(area_after, turns)]
+    for (name, blobs), area, decided in zip(shown, areas, [*turns, None], strict=True):
         for number, blob in enumerate(blobs):
             newest = number == len(blobs) - 1
             label = name if len(blobs) == 1 else f"{name}-{number}"
-            yield Frame(label, blob, decided if newest else None)
+            yield Frame(label, blob, decided if newest else None, area if newest else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from trajgym.rollout.rendering import open_image
 from trajgym.trajectory import tool_calls_of
@@ -14,19 +14,24 @@ if TYPE_CHECKING:
 
     from trajgym.trajectory import Turn
 
-__all__ = ["Mark", "draw_marks", "marks_of"]
+__all__ = ["Area", "Mark", "area_after", "draw_marks", "marks_of"]
+
+Area: TypeAlias = tuple[float, float, float, float]
+"""Left, top, right and bottom."""
 
 _RED = (230, 30, 30)
 _POINTED = ("coordinate", "at", "point", "position")
+_AREAS = ("area", "region")
 _BEGUN = ("start_coordinate", "start", "from")
 _TEXTS = ("text", "keys", "key", "content")
 
 
 class Mark(NamedTuple):
-    """An action: its points in screen pixels (none for typing), and a label."""
+    """An action: its points in screen pixels (none for typing), a label, and the area it shows."""
 
     points: tuple[tuple[float, float], ...]
     label: str
+    area: Area | None = None
 
 
 def marks_of(turn: Turn) -> tuple[list[Mark], tuple[int, int] | None]:
@@ -43,6 +48,17 @@ def marks_of(turn: Turn) -> tuple[list[Mark], tuple[int, int] | None]:
         size = (int(screen[0]), int(screen[1])) if isinstance(screen, list) else None
         return [m for action in noted if (m := _mark(action)) is not None], size
     return [m for action in _asked(turn) if (m := _mark(action)) is not None], None
+
+
+def area_after(turn: Turn) -> Area | None:
+    """Return the area of the screen that the newest image after a turn shows; None if all of it.
+
+    After a zoom, the image shows a part of the screen, while later points refer to all of it.
+    """
+    noted = turn.signals.get("actions")
+    actions = noted if isinstance(noted, list) else []
+    areas = [_area(a) for a in actions if isinstance(a, dict) and a.get("do") == "zoom"]
+    return areas[-1] if areas else None
 
 
 def _asked(turn: Turn) -> Iterator[dict[str, Any]]:
@@ -68,8 +84,21 @@ def _mark(action: Any) -> Mark | None:
     said = next((t for t in texts if t), "")
     said = "+".join(map(str, said)) if isinstance(said, list) else str(said)
     where = " to ".join(f"{x:g},{y:g}" for x, y in points[:1] + points[1:][-1:])
+    area = _area(action)
+    if area is not None:
+        where = "{:g},{:g} to {:g},{:g}".format(*area)
     what = repr(said[:60]) if said else where
-    return Mark(points, f"{word} {what}".strip())
+    return Mark(points, f"{word} {what}".strip(), area)
+
+
+def _area(action: Mapping[str, Any]) -> Area | None:
+    value = next((action[name] for name in _AREAS if name in action), None)
+    if not isinstance(value, list) or len(value) != 4:
+        return None
+    first, second = _point(value[:2]), _point(value[2:])
+    if first is None or second is None or first[0] >= second[0] or first[1] >= second[1]:
+        return None
+    return (*first, *second)
 
 
 def _points(action: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
@@ -93,13 +122,20 @@ def _point(value: Any) -> tuple[float, float] | None:
     return (float(numbers[0]), float(numbers[1])) if len(numbers) == 2 else None
 
 
-def draw_marks(data: bytes, marks: Sequence[Mark], screen: tuple[int, int] | None) -> bytes:
+def draw_marks(
+    data: bytes,
+    marks: Sequence[Mark],
+    screen: tuple[int, int] | None,
+    area: Area | None = None,
+) -> bytes:
     """Return an image with marks drawn on it, as JPEG if it was JPEG, else as PNG.
 
     Args:
         data: the encoded image.
-        marks: each is drawn as a ring at its last point, a line through its points, and its label.
+        marks: each is drawn as a ring at its last point, a line through its points, a frame around
+            its area, and its label. What is outside the image is left out, except for the label.
         screen: size that the points refer to; the image's own size if None.
+        area: the part of the screen that the image shows; the whole screen if None.
 
     Raises:
         InvalidInput: the bytes are not an image.
@@ -110,9 +146,16 @@ def draw_marks(data: bytes, marks: Sequence[Mark], screen: tuple[int, int] | Non
 
     pen = ImageDraw.Draw(image)
     font = ImageFont.load_default(13)
-    wide, high = (image.width / screen[0], image.height / screen[1]) if screen else (1.0, 1.0)
+    left, top, right, bottom = area or (0.0, 0.0, *(screen or image.size))
+    wide, high = image.width / (right - left), image.height / (bottom - top)
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return (x - left) * wide, (y - top) * high
+
     for number, mark in enumerate(marks):
-        points = [(x * wide, y * high) for x, y in mark.points]
+        if mark.area is not None:
+            pen.rectangle([at(*mark.area[:2]), at(*mark.area[2:])], outline=_RED, width=2)
+        points = [at(x, y) for x, y in mark.points]
         if len(points) > 1:
             pen.line(points, fill=_RED, width=2)
         for x, y in points[-1:]:

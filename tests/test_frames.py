@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tests.pictures import COLOURS, click, picture
 from trajgym.cli import app
 from trajgym.cli._marks import Mark, draw_marks, marks_of
-from trajgym.envs import EnvSpec, Session
+from trajgym.envs import Env, EnvSpec, Image, Session, ToolResult, register, tool
 from trajgym.rollout import TokenPolicy, call, collect
 from trajgym.trajectory import InvalidInput, Store, Task, Turn
 
@@ -136,6 +136,53 @@ async def test_frames_of_a_fork(tmp_path: Path) -> None:
     assert pixel(files["turn-000-attempt1.png"], 70, 8) == (230, 30, 30)
 
 
+@register("test/zooming")
+class Zooming(Env):
+    """A screen of 200 by 100 whose pictures are 100 by 50; zooms show an area of it."""
+
+    def reset(self, task: Task, seed: int | None) -> ToolResult:
+        return ToolResult(content=["the screen", Image(picture("blue", 100, 50), "image/png")])
+
+    @tool
+    def do(self, action: dict[str, Any]) -> ToolResult:
+        """Act.
+
+        Args:
+            action: in wire form.
+        """
+        shown = Image(picture("blue", 100, 50), "image/png")
+        return ToolResult(content=[shown], signals={"actions": [action], "screen": [200, 100]})
+
+    def verify(self) -> bool:
+        return True
+
+
+async def test_actions_after_a_zoom_are_drawn_where_they_were(tmp_path: Path) -> None:
+    """Points refer to the screen, and the picture of a zoom shows a part of it."""
+    actions: list[dict[str, Any]] = [
+        {"do": "zoom", "area": [100, 40, 140, 60]},
+        {"do": "click", "at": [120, 50]},
+        {"do": "zoom", "area": [60, 60, 100, 80]},
+        {"do": "click", "at": [120, 50]},
+    ]
+    async with (
+        Store(tmp_path / "run") as store,
+        Session(EnvSpec(id="test/zooming"), Task(id="a"), store=store) as session,
+    ):
+        for action in actions:
+            await session.step(call("do", action=action))
+    run("frames", tmp_path / "run", "--out", tmp_path / "f")
+    files = {file.name: file.read_bytes() for file in (tmp_path / "f").rglob("*.png")}
+    red, blue = (230, 30, 30), (0, 0, 255)
+    assert pixel(files["start.png"], 60, 25) == blue
+    assert pixel(files["start.png"], 50, 25) == red  # the left side of the area
+    assert pixel(files["start.png"], 70, 25) == red
+    assert pixel(files["turn-000.png"], 50, 25) == red  # the middle of the area
+    assert pixel(files["turn-001.png"], 30, 35) == red  # the whole screen again
+    assert pixel(files["turn-001.png"], 40, 35) == blue
+    assert pixel(files["turn-002.png"], 60, 25) == blue  # the click is outside the area
+
+
 async def test_a_run_without_pictures_says_so(tmp_path: Path) -> None:
     """Nothing to write is an error, not an empty folder."""
     policy = TokenPolicy.fake(["x"] * 20)
@@ -157,6 +204,7 @@ async def test_a_run_without_pictures_says_so(tmp_path: Path) -> None:
         ({"action": {"type": "click", "x": 3, "y": 4}}, ((3, 4),), "act 3,4"),
         ({"path": [{"x": 1, "y": 2}, {"x": 3, "y": 4}]}, ((1, 2), (3, 4)), "act 1,2 to 3,4"),
         ({"text": "hi", "action": "type"}, (), "type 'hi'"),
+        ({"action": "zoom", "region": [1, 2, 3]}, (), "zoom"),
         ({"keys": ["ctrl", "s"]}, (), "act 'ctrl+s'"),
     ],
 )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from functools import partial
+from itertools import accumulate, chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from pydantic import ValidationError
@@ -14,21 +16,29 @@ from pydantic import ValidationError
 from trajgym.envs.search._analysis import Analyzer, BM25Settings
 from trajgym.envs.search._engine import Hit, Passage, SearchEngine, check_query
 from trajgym.envs.search._errors import IndexMismatch
-from trajgym.envs.search._postings import write_postings
+from trajgym.envs.search._postings import LARGEST, write_postings
 from trajgym.envs.search._store import PassageStore
-from trajgym.envs.search._text import words
+from trajgym.envs.search._text import has_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
 __all__ = ["BM25Engine", "build_bm25"]
 
+_Found: TypeAlias = "list[tuple[list[int], list[float]]]"
+"""For each query the rows that were found, and their scores."""
 _FOLDER = "bm25"
 _OURS = "trajgym.json"
-_FORMAT = 2
+_FORMAT = 3
 _MOST_TERMS = 256
+_IN_MEMORY = 64 << 20
+"""Postings of at most this many bytes are read into memory."""
+_QUICK_HITS = 100
+_QUICK_LETTERS = 500
+_QUICK_ENTRIES = 100_000
+"""Searches up to these sizes take a fraction of a millisecond."""
 
 
 def build_bm25(
@@ -108,18 +118,30 @@ class BM25Engine(SearchEngine):
             )
         self.settings = settings
         self._analyzer = Analyzer(settings)
-        self._postings = _Postings(
-            *(_array(folder / f"{name}.csc.index.npy") for name in ("data", "indices", "indptr"))
-        )
+        files = [folder / f"{name}.csc.index.npy" for name in ("data", "indices", "indptr")]
+        files.append(folder / LARGEST)
+        size = sum(file.stat().st_size for file in files)
+        self._in_memory = compiled and size <= _IN_MEMORY
+        data, rows, starts, largest = (_array(file, mapped=not self._in_memory) for file in files)
+        self._postings = _Postings(data, rows.view(np.uint32), starts, largest)
         self._vocabulary: dict[str, int] = json.loads((folder / "vocab.index.json").read_text())
         self._best = _compiled() if compiled else None
-        self._scratch: list[tuple[NDArray[np.float32], NDArray[np.int32]]] = []
+        self._scratch: list[tuple[NDArray[np.float32], NDArray[np.uint32]]] = []
         self._search([], 1)  # numba compiles at the first call
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """See :meth:`SearchEngine.search`."""
         check_query(k)
-        return await asyncio.to_thread(self._search, queries, k)
+        quick = self._in_memory and k <= _QUICK_HITS and sum(map(len, queries)) <= _QUICK_LETTERS
+        asked = [self._terms(query) for query in queries] if quick else []
+        if not quick or self._postings.entries(asked) > _QUICK_ENTRIES:
+            return await asyncio.to_thread(self._search, queries, k)
+        # Answered here: it takes less time than starting a thread does.
+        found = self._rows(asked, min(k, len(self._store)))
+        try:
+            return _hits(found, self._store.kept)
+        except KeyError:
+            return await asyncio.to_thread(self._read, found)
 
     async def get(self, ids: Sequence[str]) -> list[Passage | None]:
         """See :meth:`SearchEngine.get`."""
@@ -130,59 +152,68 @@ class BM25Engine(SearchEngine):
         self._store.close()
 
     def _search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        k = min(k, len(self._store))
-        rows, scores = self._rows([self._terms(query) for query in queries], k)
-        wanted = {row for found in rows for row in found}
-        passages = self._store.by_rows(sorted(wanted))
-        return [
-            [Hit(passages[row], score) for row, score in zip(*found, strict=True)]
-            for found in zip(rows, scores, strict=True)
-        ]
+        found = self._rows([self._terms(query) for query in queries], min(k, len(self._store)))
+        try:
+            return _hits(found, self._store.kept)
+        except KeyError:
+            return self._read(found)
+
+    def _read(self, found: _Found) -> list[list[Hit]]:
+        rows = set(chain.from_iterable(rows for rows, _ in found))
+        return _hits(found, self._store.by_rows(sorted(rows)))
 
     def _terms(self, query: str) -> list[int]:
-        if not words(query):
+        if not has_words(query):
             return []
-        known = self._vocabulary
-        found = [known[term] for term in self._analyzer.terms(query) if term in known]
-        return found[:_MOST_TERMS]
+        found = map(self._vocabulary.get, self._analyzer.terms(query))
+        return [term for term in found if term is not None][:_MOST_TERMS]
 
-    def _rows(
-        self, asked: Sequence[list[int]], k: int
-    ) -> tuple[list[list[int]], list[list[float]]]:
+    def _rows(self, asked: Sequence[list[int]], k: int) -> _Found:
         """Return the best rows and their scores; equal scores in the order of the corpus."""
         if self._best is None:
-            found = [_best_by_numpy(self._postings, len(self._store), terms, k) for terms in asked]
-            return [rows for rows, _ in found], [scores for _, scores in found]
-        terms = np.array([term for found in asked for term in found], np.int64)
-        ends = np.cumsum([len(found) for found in asked], dtype=np.int64)
-        rows = np.empty((len(asked), k), np.int32)
+            return [_best_by_numpy(self._postings, len(self._store), terms, k) for terms in asked]
+        terms = np.fromiter(chain.from_iterable(asked), np.int64)
+        ends = np.fromiter(accumulate(map(len, asked)), np.int64)
+        rows = np.empty((len(asked), k), np.uint32)
         scores = np.empty((len(asked), k), np.float32)
         counts = np.zeros(len(asked), np.int64)
         scratch = self._scratch.pop() if self._scratch else self._new_scratch()
         self._best(*self._postings, terms, ends, *scratch, rows, scores, counts)
         self._scratch.append(scratch)
-        return (
-            [row[:n] for row, n in zip(rows.tolist(), counts.tolist(), strict=True)],
-            [row[:n] for row, n in zip(scores.tolist(), counts.tolist(), strict=True)],
-        )
+        found = zip(rows.tolist(), scores.tolist(), counts.tolist(), strict=True)
+        return [(rows[:n], scores[:n]) for rows, scores, n in found]
 
-    def _new_scratch(self) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    def _new_scratch(self) -> tuple[NDArray[np.float32], NDArray[np.uint32]]:
         total = len(self._store)
-        return np.zeros(total, np.float32), np.empty(total, np.int32)
+        return np.zeros(total, np.float32), np.empty(total + 1, np.uint32)
 
 
 class _Postings(NamedTuple):
     """The scored passages of every term, one after the other."""
 
     scores: NDArray[np.float32]
-    rows: NDArray[np.int32]
+    rows: NDArray[np.uint32]
     starts: NDArray[np.int64]
     """Where the postings of each term start, and the end of the last."""
+    largest: NDArray[np.float32]
+    """The largest score of each term."""
+
+    def entries(self, asked: Sequence[list[int]]) -> int:
+        """Return how many scores the terms of some queries have."""
+        starts = self.starts
+        return sum(int(starts[term + 1] - starts[term]) for terms in asked for term in terms)
 
 
-def _array(file: Path) -> Any:
+def _hits(found: _Found, passages: Mapping[int, Passage]) -> list[list[Hit]]:
+    passage = passages.__getitem__
+    hit = partial(tuple.__new__, Hit)  # half the time of Hit(passage, score)
+    return [list(map(hit, zip(map(passage, rows), scores, strict=True))) for rows, scores in found]
+
+
+def _array(file: Path, *, mapped: bool) -> Any:
     try:
-        return np.load(file, mmap_mode="r")
+        # As a plain array: numba takes longer to recognise the type of a memory map.
+        return np.asarray(np.load(file, mmap_mode="r" if mapped else None))
     except ValueError:  # an empty array can't be mapped
         return np.load(file)
 
@@ -191,7 +222,8 @@ def _best_by_numpy(
     postings: _Postings, total: int, terms: Sequence[int], k: int
 ) -> tuple[list[int], list[float]]:
     sums = np.zeros(total, np.float32)
-    for term in terms:
+    # The compiled search adds scores in this order too; rounding depends on it.
+    for term in sorted(terms, key=postings.largest.__getitem__, reverse=True):
         part = slice(postings.starts[term], postings.starts[term + 1])
         sums[postings.rows[part]] += postings.scores[part]  # a row occurs once per term
     rows = np.flatnonzero(sums)
@@ -202,79 +234,13 @@ def _best_by_numpy(
     return rows.tolist(), sums[rows].tolist()
 
 
-_kernel: Any = None
-
-
 def _compiled() -> Any:
     """Return the compiled search of many queries, or None without numba."""
-    global _kernel
-    if _kernel is None:
-        try:
-            import numba
-        except ImportError:
-            return None
-        _kernel = numba.njit(nogil=True, cache=True)(_best_of_many)
-    return _kernel
-
-
-def _best_of_many(
-    data: Any, indices: Any, starts: Any,
-    terms: Any, ends: Any, sums: Any, touched: Any,
-    rows: Any, scores: Any, counts: Any,
-) -> None:  # fmt: skip
-    """Write the best rows of each query, best first and equal ones in order.
-
-    ``sums`` is zero before and after. Where a query's words occur in few passages, ``touched``
-    lists them; otherwise all passages are scanned, which is faster than keeping the list.
-    """
-    most = rows.shape[1]
-    first = 0
-    for query in range(len(ends)):
-        entries = 0
-        for place in range(first, ends[query]):
-            entries += starts[terms[place] + 1] - starts[terms[place]]
-        few = entries < len(sums) // 4
-        seen = 0 if few else len(sums)
-        for place in range(first, ends[query]):
-            term = terms[place]
-            if few:
-                for entry in range(starts[term], starts[term + 1]):
-                    row = indices[entry]
-                    if sums[row] == 0.0:
-                        touched[seen] = row
-                        seen += 1
-                    sums[row] += data[entry]
-            else:
-                for entry in range(starts[term], starts[term + 1]):
-                    sums[indices[entry]] += data[entry]
-        if entries == 0:
-            seen = 0
-        first = ends[query]
-        kept = 0
-        least = 0.0
-        for place in range(seen):
-            row = touched[place] if few else place
-            score = sums[row]
-            sums[row] = 0.0
-            if score == 0.0 or score < least:
-                continue
-            if kept == most and score == least and row > rows[query, most - 1]:
-                continue
-            if kept < most:
-                kept += 1
-            at = kept - 1
-            while at > 0 and (
-                scores[query, at - 1] < score
-                or (scores[query, at - 1] == score and rows[query, at - 1] > row)
-            ):
-                scores[query, at] = scores[query, at - 1]
-                rows[query, at] = rows[query, at - 1]
-                at -= 1
-            scores[query, at] = score
-            rows[query, at] = row
-            if kept == most:
-                least = scores[query, most - 1]
-        counts[query] = kept
+    try:
+        from trajgym.envs.search._kernel import best_of_many
+    except ModuleNotFoundError:
+        return None
+    return best_of_many
 
 
 def _settings_of(folder: Path, store: PassageStore) -> BM25Settings | None:

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from trajgym.envs.search._analysis import BM25Settings
     from trajgym.envs.search._store import PassageStore
 
-__all__ = ["write_postings"]
+__all__ = ["LARGEST", "write_postings"]
+
+LARGEST = "largest.npy"
+"""File with the largest score of each term; bm25s does not read it."""
 
 _CHUNK = 20_000
 """Passages per chunk."""
@@ -50,6 +53,7 @@ def write_postings(
         idf = np.log1p((len(store) - frequencies + 0.5) / (frequencies + 0.5))
     average = max(1e-9, float(lengths.mean()))
     penalty = settings.k1 * (1 - settings.b + settings.b * lengths / average)
+    largest = [np.zeros(0, np.float32)]
     with (folder / "data").open("wb") as data, (folder / "indices").open("wb") as indices:
         for bucket in buckets:
             entries = np.fromfile(bucket, _ENTRY)
@@ -57,12 +61,15 @@ def write_postings(
             entries = entries[np.argsort(entries["term"], kind="stable")]
             times, row = entries["times"], entries["row"]
             # k1 + 1 in the numerator would not change any ranking; bm25s and Lucene leave it out.
-            scores = idf[entries["term"]] * times / (times + penalty[row])
-            scores.astype(np.float32).tofile(data)
+            scores = (idf[entries["term"]] * times / (times + penalty[row])).astype(np.float32)
+            scores.tofile(data)
+            changes = np.flatnonzero(np.diff(entries["term"], prepend=-1))
+            largest.append(np.maximum.reduceat(scores, changes))
             row.tofile(indices)
             bucket.unlink()
     _as_npy(folder / "data", folder / "data.csc.index.npy", np.dtype(np.float32))
     _as_npy(folder / "indices", folder / "indices.csc.index.npy", np.dtype(np.int32))
+    np.save(folder / LARGEST, np.concatenate(largest))
     np.save(folder / "indptr.csc.index.npy", starts.astype(np.int64))
     (folder / "vocab.index.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     params = {

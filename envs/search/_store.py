@@ -15,7 +15,7 @@ from trajgym.envs.search._engine import Passage
 from trajgym.envs.search._errors import IndexMismatch, SearchUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["FILE", "FORMAT", "PassageStore", "read_meta"]
 
@@ -91,6 +91,11 @@ class PassageStore:
                 self._idle.append(connection)
                 return
         connection.close()
+
+    @property
+    def kept(self) -> Mapping[int, Passage]:
+        """The passages that are in memory, by row."""
+        return self._kept
 
     def by_rows(self, rows: Sequence[int], seconds: float = 30.0) -> dict[int, Passage]:
         """Return passages by row number, from 0; the last ones read are kept in memory."""

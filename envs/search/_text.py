@@ -11,7 +11,15 @@ if TYPE_CHECKING:
 
     from trajgym.envs.search._engine import Passage
 
-__all__ = ["STOP_WORDS", "contents_of", "estimate_tokens", "passage_id", "split_contents", "words"]
+__all__ = [
+    "STOP_WORDS",
+    "contents_of",
+    "estimate_tokens",
+    "has_words",
+    "passage_id",
+    "split_contents",
+    "words",
+]
 
 _WORD = re.compile(r"[^\W_]+")
 _TOKEN = re.compile(r"\w+|[^\w\s]")
@@ -36,6 +44,11 @@ def words(query: str) -> list[str]:
     """
     found = list(dict.fromkeys(word.lower() for word in _WORD.findall(query)))
     return ([word for word in found if word not in STOP_WORDS] or found)[:_MOST_WORDS]
+
+
+def has_words(query: str) -> bool:
+    """Return whether a query has a word."""
+    return _WORD.search(query) is not None
 
 
 def passage_id(title: str, text: str) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import tempfile
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from trajgym.envs.search import (
@@ -44,10 +48,10 @@ async def test_scores_are_those_of_bm25s(
     monkeypatch.setattr(_postings, "_CHUNK", 37)
     monkeypatch.setattr(_postings, "_BUCKET", 500)
     passages = corpus()
-    settings = BM25Settings(k1=1.4, b=0.6, stemmer="english")
+    chosen = BM25Settings(k1=1.4, b=0.6, stemmer="english")
     build_index(passages, tmp_path)
-    assert build_bm25(tmp_path, settings)
-    terms = Analyzer(settings).terms
+    assert build_bm25(tmp_path, chosen)
+    terms = Analyzer(chosen).terms
     peer = bm25s.BM25(k1=1.4, b=0.6, backend="numpy")
     peer.index([terms(f"{p.title} {p.text}") for p in passages], show_progress=False)
     loaded = bm25s.BM25.load(tmp_path / "bm25", backend="numpy")
@@ -65,6 +69,33 @@ async def test_scores_are_those_of_bm25s(
             assert loaded.get_scores(asked) == pytest.approx(scores, rel=1e-4)
             for hit in hits:
                 assert hit.score == pytest.approx(scores[int(hit.passage.id[1:])], rel=1e-4)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_leaving_out_lists_changes_nothing(seed: int, k: int, skewed: bool) -> None:
+    """The compiled search skips postings, and finds the same rows with the same scores."""
+    chance = np.random.default_rng(seed)
+    sizes = chance.integers(3, 30, 300)
+    texts = [
+        [
+            f"w{n % 200}"
+            for n in (chance.zipf(1.2, size) if skewed else chance.integers(0, 40, size))
+        ]
+        for size in sizes
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        build_index((Passage(f"p{n}", "", " ".join(t)) for n, t in enumerate(texts)), folder)
+        build_bm25(folder, BM25Settings(b=float(chance.choice([0.0, 0.75]))))
+        queries = [" ".join(chance.choice(texts[n], 6)) for n in chance.integers(0, 300, 20)]
+
+        async def found(compiled: bool) -> list[list[tuple[str, float]]]:
+            async with BM25Engine(folder, compiled=compiled) as engine:
+                hits = await engine.search(queries, k)
+                assert hits == [(await engine.search([query], k))[0] for query in queries]
+            return [[(hit.passage.id, hit.score) for hit in row] for row in hits]
+
+        assert asyncio.run(found(True)) == asyncio.run(found(False))
 
 
 async def test_settings_are_recorded_and_change_what_is_found(tmp_path: Path) -> None:
@@ -94,12 +125,12 @@ async def test_settings_are_recorded_and_change_what_is_found(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "settings", [{"k1": -1}, {"b": 1.5}, {"token_pattern": "("}, {"token_pattern": "(a)(b)"}]
+    "given_settings", [{"k1": -1}, {"b": 1.5}, {"token_pattern": "("}, {"token_pattern": "(a)(b)"}]
 )
-def test_bad_settings(settings: dict[str, object]) -> None:
+def test_bad_settings(given_settings: dict[str, object]) -> None:
     """A setting out of range is refused before anything is built."""
     with pytest.raises(ValidationError):
-        BM25Settings.model_validate(settings)
+        BM25Settings.model_validate(given_settings)
 
 
 def test_an_unknown_stemmer_is_named(tmp_path: Path) -> None:

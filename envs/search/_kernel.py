@@ -1,0 +1,221 @@
+"""The compiled search of BM25 postings. Importing this module needs numba.
+
+In small corpora, all scores are added up. In large ones, words that occur in nearly every passage
+have long lists of postings and small scores. A query's terms are read by their largest score, the
+highest first (MaxScore, Turtle and Flood, 1995). As soon as the terms that are left can't lift a
+new passage into the result, they are only looked up for the passages found so far that may still be
+in the result.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numba
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["best_of_many"]
+
+# Sums of up to 256 numbers in float32 are off by less than this, relatively.
+_SLACK = 1.0 - 1e-4
+_BLOCK = 64
+"""Number of sums that are compared at once."""
+_MANY = 100_000
+"""Numbers of postings and of passages from which on skipping postings is faster."""
+_LOOKUP = 32
+"""Looking up one passage costs as much as reading this many entries of a list."""
+
+_compiled: Callable[..., Any] = numba.njit(nogil=True, cache=True)
+
+
+@_compiled
+def best_of_many(
+    data: Any, indices: Any, starts: Any, largest: Any,
+    terms: Any, ends: Any, sums: Any, touched: Any,
+    rows: Any, scores: Any, counts: Any,
+) -> None:  # fmt: skip
+    """Write the best rows of each query, best first and equal ones in order.
+
+    Args:
+        data: float32, scores of all postings, term after term.
+        indices: uint32, their rows, in order within a term.
+        starts: int64 ``[terms + 1]``, where each term starts.
+        largest: float32 ``[terms]``, the largest score of each term.
+        terms: int64, the terms of all queries, one query after the other. Those of a query are
+            sorted in place by their largest scores, the order in which scores are added up.
+        ends: int64 ``[queries]``, where each query ends in ``terms``.
+        sums: float32 ``[passages]``, zero before and after.
+        touched: uint32 ``[passages + 1]``, scratch.
+        rows: uint32 ``[queries, k]``, filled.
+        scores: float32 ``[queries, k]``, filled.
+        counts: int64 ``[queries]``, set to the number of rows found.
+    """
+    first = 0
+    for query in range(len(ends)):
+        asked = terms[first : ends[query]]
+        first = ends[query]
+        _sort(asked, largest)
+        entries = 0
+        for term in asked:
+            entries += starts[term + 1] - starts[term]
+        best, tops = rows[query], scores[query]
+        if entries <= _MANY and len(sums) <= _MANY:
+            found = _all(data, indices, starts, asked, sums, best, tops)
+        else:
+            found = _some(data, indices, starts, largest, asked, sums, touched, best, tops)
+        counts[query] = found
+
+
+@_compiled
+def _sort(asked: Any, largest: Any) -> None:
+    """Sort terms by their largest scores, the highest first."""
+    for place in range(1, len(asked)):
+        term, at = asked[place], place
+        while at > 0 and largest[asked[at - 1]] < largest[term]:
+            asked[at] = asked[at - 1]
+            at -= 1
+        asked[at] = term
+
+
+@_compiled
+def _all(data: Any, indices: Any, starts: Any, asked: Any, sums: Any, best: Any, tops: Any) -> int:
+    """Write the best rows, after reading all postings and looking at every passage."""
+    for term in asked:
+        for entry in range(starts[term], starts[term + 1]):
+            sums[indices[entry]] += data[entry]
+    bits = sums.view(np.int32)  # of positive numbers: in the same order, and compared faster
+    found, least = 0, np.float32(0.0)
+    for start in range(0, len(sums), _BLOCK):
+        end = min(start + _BLOCK, len(sums))
+        highest = np.int32(0)
+        for at in range(start, end):
+            highest = max(highest, bits[at])
+        if highest == 0:
+            continue
+        if highest > np.float32(least).view(np.int32):
+            for row in range(start, end):
+                if sums[row] > least:
+                    found = _insert(best, tops, found, row, sums[row])
+                    least = tops[found - 1] if found == len(tops) else least
+        sums[start:end] = 0.0
+    return found
+
+
+@_compiled
+def _some(
+    data: Any, indices: Any, starts: Any, largest: Any,
+    asked: Any, sums: Any, touched: Any, best: Any, tops: Any,
+) -> int:  # fmt: skip
+    """Write the best rows, without reading postings that can't change the result."""
+    rest = np.zeros(len(asked) + 1, np.float64)  # what the terms from here on can add
+    for place in range(len(asked) - 1, -1, -1):
+        rest[place] = rest[place + 1] + largest[asked[place]]
+    seen, place = 0, 0
+    while place < len(asked):
+        begin, end = starts[asked[place]], starts[asked[place] + 1]
+        if end - begin > seen and rest[place] < _SLACK * _least(sums, touched, seen, tops):
+            break
+        for entry in range(begin, end):
+            row = indices[entry]
+            touched[seen] = row
+            seen += (sums[row] == 0.0) & (data[entry] > 0.0)
+            sums[row] += data[entry]
+        place += 1
+    least = _least(sums, touched, seen, tops)
+    kept = _prune(sums, touched, seen, _SLACK * least - rest[place])
+    while place < len(asked):
+        begin, end = starts[asked[place]], starts[asked[place] + 1]
+        _add(data, indices, begin, end, sums, touched, kept)
+        place += 1
+        if kept > 2 * len(best):
+            least = _least(sums, touched, kept, tops)
+            kept = _prune(sums, touched, kept, _SLACK * least - rest[place])
+    found = 0
+    for at in range(kept):
+        found = _insert(best, tops, found, touched[at], sums[touched[at]])
+    for at in range(seen):
+        sums[touched[at]] = 0.0
+    return found
+
+
+@_compiled
+def _least(sums: Any, touched: Any, count: int, tops: Any) -> Any:
+    """Return the lowest of the best sums, of which there are as many as ``tops`` is long, or 0."""
+    most = len(tops)
+    if count < most:
+        return 0.0
+    found = 0
+    least = np.float32(0.0)
+    for place in range(count):
+        score = sums[touched[place]]
+        if score <= least:
+            continue
+        found += found < most
+        at = found - 1
+        while at > 0 and tops[at - 1] < score:
+            tops[at] = tops[at - 1]
+            at -= 1
+        tops[at] = score
+        if found == most:
+            least = tops[most - 1]
+    return least
+
+
+@_compiled
+def _insert(rows: Any, scores: Any, found: int, row: int, score: float) -> int:
+    """Insert into a list of the best rows, equal ones in order; return the new length."""
+    if found == len(rows):
+        last = found - 1
+        if score < scores[last] or (score == scores[last] and row > rows[last]):
+            return found
+    else:
+        found += 1
+    at = found - 1
+    while at > 0 and (scores[at - 1] < score or (scores[at - 1] == score and rows[at - 1] > row)):
+        scores[at] = scores[at - 1]
+        rows[at] = rows[at - 1]
+        at -= 1
+    scores[at] = score
+    rows[at] = row
+    return found
+
+
+@_compiled
+def _prune(sums: Any, touched: Any, count: int, least: float) -> int:
+    """Move the rows whose sums are not below a bound to the front; return their number."""
+    kept = 0
+    for place in range(count):
+        row, other = touched[place], touched[kept]
+        keep = sums[row] >= least
+        touched[place] = other if keep else row
+        touched[kept] = row if keep else other
+        kept += keep
+    return kept
+
+
+@_compiled
+def _add(data: Any, indices: Any, begin: int, end: int, sums: Any, touched: Any, kept: int) -> None:
+    """Add the scores of one term to the first rows of ``touched``."""
+    if kept * _LOOKUP > end - begin:
+        for entry in range(begin, end):
+            row = indices[entry]
+            sums[row] += data[entry] if sums[row] > 0.0 else np.float32(0.0)
+        return
+    for place in range(kept):
+        row = touched[place]
+        entry = _find(indices, begin, end, row)
+        sums[row] += data[entry] if indices[entry] == row else np.float32(0.0)
+
+
+@_compiled
+def _find(indices: Any, begin: int, end: int, row: int) -> int:
+    """Return the last place in a list of postings that is not behind a row's, or the first."""
+    low, left = begin, end - begin
+    while left > 1:  # without branches that depend on the data
+        half = left >> 1
+        low += half * (indices[low + half] <= row)
+        left -= half
+    return low
