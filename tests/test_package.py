@@ -44,6 +44,7 @@ PACKAGES = [
     "server.programs",
     "adapters",
     "adapters.exports.dataset",
+    "adapters.interchange",
     "adapters.tracking",
 ]
 
