@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # A CPU build of PyTorch is enough for every test; set TORCH= to take what the extra asks for.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test test-local test-trl test-verl test-areal test-gradient test-slow test-mini test-agents lint format docs bench bench-smoke release clean
+.PHONY: demo test test-local test-trl test-verl test-areal test-gradient test-slow test-mini test-agents test-interchange lint format docs bench bench-smoke release clean
 
 demo: $(VENV)/.demo  ## Real SWE tasks from collection to export, without a model key.
 	@if docker version >/dev/null 2>&1; then scripts/base-image.sh; fi || true
@@ -25,6 +25,9 @@ test-mini:  ## mini-swe-agent, unmodified, in our sandboxes.
 
 test-agents:  ## Agents from the package index, unmodified, through the recording proxy.
 	PYTHON='$(PYTHON)' scripts/test-agents.sh
+
+test-interchange:  ## Foreign formats, with the packages that they come from.
+	PYTHON='$(PYTHON)' scripts/test-interchange.sh
 
 test-trl:  ## TRL's own trainers, on this CPU.
 	TORCH='$(TORCH)' PYTHON='$(PYTHON)' scripts/test-trl.sh

@@ -17,14 +17,20 @@ if TYPE_CHECKING:
     from trajgym.adapters.exports._images import BlobReader
     from trajgym.adapters.exports._stream import ExportReport
     from trajgym.rewards import Advantages, Rewards
-    from trajgym.trajectory import Group, SessionTree
+    from trajgym.trajectory import Group, SessionTree, Task
 
 __all__ = ["describe_export", "export", "list_exports"]
 
 _EXPORTS = {
     "areal": "trajgym.adapters.areal._export:export_areal",
+    "atif": "trajgym.adapters.interchange.formats.atif:export_atif",
+    "inspect": "trajgym.adapters.interchange.formats.inspect:export_inspect",
+    "mini-swe-agent": "trajgym.adapters.interchange.formats._mini:export_mini",
+    "openai-chat": "trajgym.adapters.interchange.formats._openai_chat:export_openai_chat",
     "preference": "trajgym.adapters.exports._preference:export_preference",
     "rows": "trajgym.adapters.exports._rows:export_rows",
+    "sharegpt": "trajgym.adapters.interchange.formats._sharegpt:export_sharegpt",
+    "swe-agent": "trajgym.adapters.interchange.formats._swe_agent:export_swe_agent",
     "sft": "trajgym.adapters.exports._sft:export_sft",
     "trl-grpo": "trajgym.adapters.trl._export:export_trl_grpo",
     "verl": "trajgym.adapters.verl._export:export_verl",
@@ -67,6 +73,7 @@ def export(
     values: Rewards | Advantages | Sequence[Rewards | Advantages] = (),
     blobs: BlobReader | None = None,
     allow: Collection[str] = (),
+    task: Callable[[str], Task | None] = lambda _: None,
     **options: Any,
 ) -> ExportReport:
     """Write sessions in a trainer's format; a file appears only once it is complete.
@@ -82,8 +89,9 @@ def export(
             are left out where pixels are needed.
         allow: exceptions that the `Gate` makes, in exports for a trainer's loss; the report lists
             refused sessions.
+        task: the ``task`` method of the run; formats that hold tasks write them.
         **options: settings of the export: ``include`` and ``images`` of sft, ``include`` of
-            verl-sft, ``margin`` of preference, ``dense`` of areal.
+            verl-sft and of foreign formats, ``margin`` of preference, ``dense`` of areal.
 
     Raises:
         UnknownExport: no export of that name.
@@ -96,5 +104,14 @@ def export(
         raise InvalidInput(f"export {name} has no option {unknown[0]!r}; its options: {have}")
     write = _writer(name)
     return run_export(
-        name, write, sessions, groups, out, values=values, blobs=blobs, allow=allow, **options
+        name,
+        write,
+        sessions,
+        groups,
+        out,
+        values=values,
+        blobs=blobs,
+        allow=allow,
+        task=task,
+        **options,
     )

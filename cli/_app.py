@@ -471,7 +471,7 @@ def annotate(
 def export(
     run: RunPath,
     to: Annotated[
-        str, typer.Option(help="sft, preference, rows, trl-grpo, verl, verl-sft, areal.")
+        str, typer.Option(help="A trainer's or a foreign format; `trajgym exports` lists them.")
     ],
     out: Annotated[Path, typer.Option(help="Directory for the files.")],
     rewards: Annotated[
@@ -488,7 +488,7 @@ def export(
     missing_signals: MissingSignals = "error",
     as_json: AsJson = False,
 ) -> None:
-    """Write a run in a trainer's format, with the values that `trajgym reward` stored."""
+    """Write a run in a trainer's format, with the values that `reward` stored, or a foreign one."""
     from trajgym.cli._reward import run_export
 
     chosen = parse_settings(options)
@@ -502,6 +502,32 @@ def export(
         missing_signals=missing_signals,
         as_json=as_json,
     )
+
+
+@app.command(name="import")
+def import_(
+    form: Annotated[
+        str, typer.Argument(metavar="FORMAT", help="Format; `trajgym formats` lists them.")
+    ],
+    path: Annotated[Path, typer.Argument(help="A file, or a directory of files.")],
+    out: Annotated[Path, typer.Option(help="Directory of the new run.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make a run of trajectories in a foreign format; what is not kept is listed."""
+    from trajgym.cli._interchange import run_import
+
+    run_import(form, path, out, as_json=as_json)
+
+
+@app.command()
+def formats(
+    name: Annotated[str | None, typer.Argument(metavar="FORMAT", help="Only this one.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the formats of `import` and `export`, and what each loses."""
+    from trajgym.cli._interchange import show_formats
+
+    show_formats(name, as_json=as_json)
 
 
 @app.command()

@@ -17,13 +17,13 @@ from trajgym.rewards import Advantages, Deriver, MissingSignals, Rewards, get_de
 from trajgym.trajectory import InvalidInput, Run, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from trajgym.adapters import ExportReport
     from trajgym.trajectory import SessionTree
 
-__all__ = ["derive", "export_run", "run_export", "run_reward"]
+__all__ = ["derive", "export_run", "lost_lines", "run_export", "run_reward"]
 
 _REASONS = 10
 """Most lines of reasons that are printed."""
@@ -159,7 +159,16 @@ def export_run(
         MissingSignals: sessions lack signals, and ``missing_signals`` is ``error``.
     """
     values = [derive(run, deriver, missing_signals=missing_signals) for deriver in derivers]
-    return export(to, run.sessions(), run.groups(), out, values=values, blobs=run.blob, **options)
+    return export(
+        to,
+        run.sessions(),
+        run.groups(),
+        out,
+        values=values,
+        blobs=run.blob,
+        task=run.task,
+        **options,
+    )
 
 
 def run_export(
@@ -200,6 +209,7 @@ def run_export(
                 "synthetic": report.synthetic,
                 "files": [str(file) for file in report.files],
                 "left_out": dict(reasons.most_common()),
+                "lost": report.lost,
             }
         )
         return
@@ -210,6 +220,16 @@ def run_export(
         say(f"  {file}")
     for line in _left_out(reasons):
         say(f"  {line}", style="yellow")
+    for line in lost_lines(report.lost, "sessions"):
+        say(f"  {line}", style="yellow")
+
+
+def lost_lines(lost: Mapping[str, int], unit: str = "") -> list[str]:
+    """Return lines that say what a foreign format did not keep."""
+    if not lost:
+        return []
+    counts = [f"{what} ({count}{' ' * bool(unit)}{unit})" for what, count in lost.items()]
+    return [f"lost: {', '.join(counts)}"]
 
 
 def _left_out(reasons: Counter[str]) -> list[str]:

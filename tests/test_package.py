@@ -45,6 +45,7 @@ PACKAGES = [
     "server.programs",
     "adapters",
     "adapters.exports.dataset",
+    "adapters.interchange",
     "adapters.tracking",
 ]
 

@@ -156,6 +156,13 @@ class Run(Closing):
                     seen.add(task.id)
                     yield task
 
+    def task(self, task_id: str) -> Task | None:
+        """Return one task, or None if the run does not hold it."""
+        for shard in self._shards:
+            for body in shard.query("SELECT body FROM tasks WHERE id = ?", task_id):
+                return decode(Task, body[0])
+        return None
+
     def groups(self) -> Iterator[Group]:
         """Yield the groups of the run; of one that several files have, the newest state."""
         sql = "SELECT body FROM groups ORDER BY rowid"

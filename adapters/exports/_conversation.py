@@ -7,20 +7,29 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from trajgym.rollout.hosted import without_native
-from trajgym.trajectory import InvalidInput, blob_hashes, images_to_user, tool_calls_of
+from trajgym.trajectory import (
+    InvalidInput,
+    attempt_turns,
+    blob_hashes,
+    images_to_user,
+    tool_calls_of,
+)
 from trajgym.trajectory._internal import replace_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trajgym.trajectory import Message, SessionTree
+    from trajgym.trajectory import Attempt, Message, SessionTree, Turn
 
 __all__ = [
+    "base_chain",
+    "leaves_of",
     "picture_messages",
     "read_arguments",
     "same_messages",
     "template_messages",
     "tools_json",
+    "until_answer",
 ]
 
 
@@ -117,3 +126,28 @@ def _without_ids(message: Message) -> dict[str, Any]:
     kept = {k: v for k, v in message.items() if k not in {"tool_calls", "tool_call_id"} and v}
     kept["calls"] = [call["function"] for call in tool_calls_of(message)]
     return kept
+
+
+def leaves_of(tree: SessionTree, attempt: Attempt) -> list[Turn]:
+    """Return the turns whose conversation no later turn of the attempt continues unchanged."""
+    turns = [tree.turns[index] for index in attempt_turns(tree, attempt)]
+    continued = set()
+    for turn in turns:
+        base = tree.base(turn)
+        if base is not None and (turn.kept is None or turn.kept >= len(tree.conversation(base))):
+            continued.add(base.index)
+    return [turn for turn in turns if turn.index not in continued]
+
+
+def until_answer(tree: SessionTree, leaf: Turn) -> list[Message]:
+    """Return the conversation up to and including this turn's message."""
+    messages = tree.conversation(leaf)
+    return messages[: len(messages) - len(leaf.observation)]
+
+
+def base_chain(tree: SessionTree, leaf: Turn) -> list[Turn]:
+    """Return the turns whose deltas make up this turn's conversation, first turn first."""
+    chain = [leaf]
+    while (base := tree.base(chain[-1])) is not None:
+        chain.append(base)
+    return chain[::-1]

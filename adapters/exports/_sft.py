@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from trajgym.adapters.exports._conversation import picture_messages, template_messages, tools_json
+from trajgym.adapters.exports._conversation import (
+    base_chain,
+    leaves_of,
+    picture_messages,
+    template_messages,
+    tools_json,
+    until_answer,
+)
 from trajgym.adapters.exports._files import JsonLines
 from trajgym.adapters.exports._images import write_image
-from trajgym.trajectory import InvalidInput, attempt_turns
+from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
     from trajgym.adapters.exports._stream import Export
-    from trajgym.trajectory import Attempt, Message, SessionTree, Turn
+    from trajgym.trajectory import Attempt, SessionTree, Turn
 
 __all__ = ["export_sft"]
 
@@ -56,7 +63,7 @@ def export_sft(
                 if reason := _refusal(attempt, include):
                     export.report.drop(tree.record.id, attempt.index, reason)
                     continue
-                for leaf in _leaves(tree, attempt):
+                for leaf in leaves_of(tree, attempt):
                     try:
                         line = _line(tree, attempt, leaf)
                         sink.write(line if images == "refs" else _with_files(line, export))
@@ -74,21 +81,10 @@ def _refusal(attempt: Attempt, include: str) -> str | None:
     return None
 
 
-def _leaves(tree: SessionTree, attempt: Attempt) -> list[Turn]:
-    """Return the turns whose conversation no later turn of the attempt continues unchanged."""
-    turns = [tree.turns[index] for index in attempt_turns(tree, attempt)]
-    continued = set()
-    for turn in turns:
-        base = tree.base(turn)
-        if base is not None and (turn.kept is None or turn.kept >= len(tree.conversation(base))):
-            continued.add(base.index)
-    return [turn for turn in turns if turn.index not in continued]
-
-
 def _line(tree: SessionTree, attempt: Attempt, leaf: Turn) -> dict[str, Any]:
-    messages = template_messages(_until_answer(tree, leaf), f"turn {leaf.index}")
+    messages = template_messages(until_answer(tree, leaf), f"turn {leaf.index}")
     assert attempt.outcome is not None
-    chain = _chain(tree, leaf)
+    chain = base_chain(tree, leaf)
     return {
         "messages": messages,
         "tools": tools_json(tree),
@@ -111,15 +107,3 @@ def _with_files(line: dict[str, Any], export: Export) -> dict[str, Any]:
     messages, blobs = picture_messages(line["messages"])
     paths = [write_image(export.out, name, export.blobs) for name in blobs]
     return line | {"messages": messages, "images": paths}
-
-
-def _until_answer(tree: SessionTree, leaf: Turn) -> list[Message]:
-    messages = tree.conversation(leaf)
-    return messages[: len(messages) - len(leaf.observation)]
-
-
-def _chain(tree: SessionTree, leaf: Turn) -> list[Turn]:
-    chain = [leaf]
-    while (base := tree.base(chain[-1])) is not None:
-        chain.append(base)
-    return chain[::-1]

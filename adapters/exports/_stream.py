@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from trajgym.adapters.exports._images import BlobReader, ImageForm
-    from trajgym.trajectory import Group, SessionTree, TrainingRow
+    from trajgym.trajectory import Group, SessionTree, Task, TrainingRow
 
 __all__ = ["Export", "ExportReport", "Membership", "SessionRows", "need", "rows_of", "run_export"]
 
@@ -30,6 +30,8 @@ class ExportReport:
         dropped: what was left out, with session, attempt and reason.
         files: the files written.
         synthetic: number of records from a fake engine.
+        lost: what the sessions have and a foreign format can't hold, with the number of sessions
+            that have it.
     """
 
     name: str
@@ -37,6 +39,7 @@ class ExportReport:
     dropped: list[Dropped] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
     synthetic: int = 0
+    lost: dict[str, int] = field(default_factory=dict)
 
     def count(self, *, synthetic: bool) -> None:
         """Count one written record."""
@@ -84,6 +87,7 @@ class Export:
         report: filled while writing.
         blobs: reads stored images; without it no image can be written.
         allow: exceptions that the `Gate` makes.
+        task: returns a task by its id, None if it is not known.
     """
 
     sessions: Iterable[SessionTree]
@@ -93,6 +97,7 @@ class Export:
     report: ExportReport
     blobs: BlobReader | None = None
     allow: Collection[str] = ()
+    task: Callable[[str], Task | None] = lambda _: None
 
     def value(self, kind: type[Rewards | Advantages]) -> bool:
         """Return whether values of this kind were given."""
@@ -115,6 +120,7 @@ def run_export(
     values: Rewards | Advantages | Sequence[Rewards | Advantages] = (),
     blobs: BlobReader | None = None,
     allow: Collection[str] = (),
+    task: Callable[[str], Task | None] = lambda _: None,
     **options: Any,
 ) -> ExportReport:
     """Run one export and return its report.
@@ -128,6 +134,7 @@ def run_export(
         values: at most one `Rewards` and one `Advantages`.
         blobs: the ``blob`` method of the run.
         allow: exceptions that the `Gate` makes.
+        task: returns a task by its id, None if it is not known.
         **options: passed to ``write``.
 
     Raises:
@@ -147,6 +154,7 @@ def run_export(
         report=report,
         blobs=blobs,
         allow=check_allowances(allow),
+        task=task,
     )
     write(run, **options)
     return report

@@ -15,6 +15,7 @@ from tests.adapters.build import exact_session, golden_run, groups_of
 from tests.conftest import load_golden
 from tests.strategies import exact_trees
 from trajgym.adapters import export, list_exports, read_rows
+from trajgym.adapters.interchange import get_format, list_formats
 from trajgym.envs import EnvSpec
 from trajgym.rewards import GRPO, Advantages, OutcomeReward, Rewards, ToolPO, TurnTable, apply
 from trajgym.rollout import TokenPolicy, call, collect
@@ -338,8 +339,9 @@ def test_missing_or_wrong_values_are_refused(tmp_path: Path) -> None:
 
 def test_list_exports() -> None:
     """The names for the command line."""
-    names = ["areal", "preference", "rows", "sft", "trl-grpo", "verl", "verl-sft"]
-    assert list_exports() == names
+    trainers = {"areal", "preference", "rows", "sft", "trl-grpo", "verl", "verl-sft"}
+    written = {name for name in list_formats() if get_format(name).writes}
+    assert set(list_exports()) == trainers | written
 
 
 def test_verl_sft_has_the_sampled_ids_of_what_passed(tmp_path: Path) -> None:

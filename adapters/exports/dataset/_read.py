@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trajgym.adapters._new_run import new_run
 from trajgym.adapters.exports.dataset._tables import TABLES, JsonText, read_table
 from trajgym.trajectory import (
     Group,
@@ -16,7 +16,6 @@ from trajgym.trajectory import (
     Member,
     Outcome,
     SessionTree,
-    Store,
     Task,
     TurnTokens,
 )
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-    from trajgym.trajectory import Ack
+    from trajgym.trajectory import Ack, Store
 
 __all__ = ["read_dataset"]
 
@@ -44,21 +43,8 @@ def read_dataset(path: str | os.PathLike[str], out: str | os.PathLike[str]) -> i
         InvalidInput: ``out`` is not empty, or the data set is incomplete or malformed.
         MissingExtra: pyarrow is not installed.
     """
-    path, out = Path(path), Path(out)
-    if out.exists() and any(out.iterdir()):
-        raise InvalidInput(f"{out}: not empty; choose another directory")
-    part = out.with_name(f".{out.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    try:
-        with Store(part) as store:
-            sessions = _read(path, store)
-        (part / "store.sqlite.lock").unlink(missing_ok=True)
-        if out.exists():
-            out.rmdir()
-        part.replace(out)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-    return sessions
+    with new_run(out) as store:
+        return _read(Path(path), store)
 
 
 def _read(path: Path, store: Store) -> int:

@@ -1,0 +1,3 @@
+"""Foreign formats, one module each."""
+
+__all__: list[str] = []

@@ -1,0 +1,298 @@
+"""Files that the real packages write are imported, and what is exported is read by them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import load_golden
+from trajgym.adapters import export
+from trajgym.adapters.interchange import import_run
+from trajgym.trajectory import Run, SessionTree, Task, text_of
+
+pytestmark = pytest.mark.interchange
+
+
+def imported(name: str, path: Path, out: Path) -> tuple[list[SessionTree], dict[str, Task], Any]:
+    report = import_run(name, path, out)
+    with Run(out) as run:
+        return list(run.sessions()), {task.id: task for task in run.tasks()}, report
+
+
+def sent(name: str, trees: list[SessionTree], out: Path) -> Path:
+    report = export(name, trees, [], out, task=lambda one: Task(id=one, prompt="p"))
+    assert not report.dropped
+    return out
+
+
+def golden(*names: str) -> list[SessionTree]:
+    return [load_golden(name)[0] for name in names]
+
+
+# Harbor --------------------------------------------------------------------------------------
+
+
+def test_harbor_reads_our_trajectories(tmp_path: Path) -> None:
+    """Harbor's validator accepts what we export; sub-agents and ids are in its fields."""
+    harbor = pytest.importorskip("harbor.models.trajectories")
+    from harbor.utils.trajectory_validator import TrajectoryValidator
+
+    trees = golden("subagent", "parallel_calls", "rewrite", "truncated", "fork", "two_versions")
+    out = sent("atif", trees, tmp_path / "out")
+    files = sorted(out.rglob("trajectory.json"))
+    assert len(files) == len(trees) + 1  # the fork's second attempt
+    for file in files:
+        validator = TrajectoryValidator()
+        assert validator.validate(file), validator.get_errors()
+    sub = next(tree for tree in trees if any(turn.edge == "spawn" for turn in tree.turns))
+    read = harbor.Trajectory.model_validate_json(
+        (out / sub.record.id / "trajectory.json").read_text()
+    )
+    assert [one.trajectory_id for one in read.subagent_trajectories] == ["helper-1"]
+    first = next(step for step in read.steps if step.source == "agent")
+    assert first.metrics.prompt_token_ids == sub.prompt(sub.turns[0]).tolist()
+
+
+def test_harbor_writes(tmp_path: Path) -> None:
+    """A trajectory that Harbor's models write, with ids, a picture's link and a sub-agent."""
+    harbor = pytest.importorskip("harbor.models.trajectories")
+    helper = harbor.Trajectory(
+        trajectory_id="h1",
+        agent=harbor.Agent(name="helper", version="1"),
+        steps=[
+            harbor.Step(step_id=1, source="user", message="sum"),
+            harbor.Step(step_id=2, source="agent", message="6"),
+        ],
+    )
+    ref = harbor.SubagentTrajectoryRef(trajectory_id="h1")
+    result = harbor.ObservationResult(
+        source_call_id="c1", content="6", subagent_trajectory_ref=[ref]
+    )
+    whole = harbor.Trajectory(
+        session_id="run-1",
+        agent=harbor.Agent(name="terminus-2", version="2.0", model_name="openai/gpt"),
+        subagent_trajectories=[helper],
+        notes="by hand",
+        steps=[
+            harbor.Step(step_id=1, source="system", message="be brief"),
+            harbor.Step(step_id=2, source="user", message="sum the file"),
+            harbor.Step(
+                step_id=3,
+                source="agent",
+                message="delegate",
+                reasoning_content="hm",
+                timestamp="2026-01-02T03:04:05Z",
+                tool_calls=[
+                    harbor.ToolCall(tool_call_id="c1", function_name="ask", arguments={"q": "sum"})
+                ],
+                observation=harbor.Observation(results=[result]),
+                metrics=harbor.Metrics(
+                    prompt_tokens=4,
+                    completion_tokens=2,
+                    cost_usd=0.5,
+                    prompt_token_ids=[1, 2, 3, 4],
+                    completion_token_ids=[5, 6],
+                    logprobs=[-0.5, -0.25],
+                ),
+            ),
+            harbor.Step(step_id=4, source="agent", message="It is 6"),
+        ],
+    )
+    trial = tmp_path / "trials" / "hello__1"
+    (trial / "agent").mkdir(parents=True)
+    (trial / "agent" / "trajectory.json").write_text(json.dumps(whole.to_json_dict()))
+    result_json = {
+        "task_name": "hello",
+        "trial_name": "hello__1",
+        "verifier_result": {"rewards": {"reward": 1.0}},
+        "trial_uri": "file:///x",
+    }
+    (trial / "result.json").write_text(json.dumps(result_json))
+    (tree,), tasks, report = imported("atif", tmp_path / "trials", tmp_path / "run")
+    assert [(turn.agent, turn.edge) for turn in tree.turns] == [
+        ("main", "continue"),
+        ("h1", "spawn"),
+        ("main", "return"),
+    ]
+    first = tree.turns[0]
+    assert first.tokens is not None
+    assert first.tokens.response_ids.tolist() == [5, 6]
+    assert first.message["reasoning_content"] == "hm"
+    assert first.signals == {"cost_usd": 0.5}
+    assert tree.attempts[0].outcome is not None
+    assert tree.attempts[0].outcome.score == 1.0
+    assert list(tasks) == ["hello"]
+    assert report.lost == {"notes": 1, "policy versions": 1, "result": 1}
+
+
+# Inspect -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def inspect_log(tmp_path: Path) -> Path:
+    """A log of an evaluation that Inspect runs with its own stand-in for a model."""
+    inspect_ai = pytest.importorskip("inspect_ai")
+    from inspect_ai.dataset import Sample
+    from inspect_ai.model import ModelOutput, ModelUsage, get_model
+    from inspect_ai.scorer import includes
+    from inspect_ai.solver import generate, use_tools
+    from inspect_ai.tool import Tool, tool
+
+    @tool
+    def add() -> Tool:
+        async def execute(x: int, y: int) -> str:
+            """Add.
+
+            Args:
+                x: a number
+                y: a number
+            """
+            return str(x + y)
+
+        return execute
+
+    outputs = [
+        ModelOutput.for_tool_call("mockllm/model", "add", {"x": 1, "y": 2}),
+        ModelOutput.from_content("mockllm/model", "3"),
+        ModelOutput.from_content("mockllm/model", "no"),
+    ]
+    for output in outputs:  # without it, Inspect loads a tokenizer from the internet
+        output.usage = ModelUsage(input_tokens=5, output_tokens=2, total_tokens=7)
+    task = inspect_ai.Task(
+        dataset=[
+            Sample(id="a/1", input="1+2?", target="3"),
+            Sample(id="b", input="x?", target="y"),
+        ],
+        solver=[use_tools(add()), generate()],
+        scorer=includes(),
+        name="sums",
+    )
+    model = get_model("mockllm/model", custom_outputs=outputs)
+    (log,) = inspect_ai.eval(
+        task, model=model, log_dir=str(tmp_path / "logs"), display="none", max_samples=1
+    )
+    assert log.status == "success", log.error
+    return tmp_path / "logs"
+
+
+def test_inspect_writes(inspect_log: Path, tmp_path: Path) -> None:
+    """Messages, calls, scores, usage, tools and times come out of a real log."""
+    trees, tasks, report = imported("inspect", inspect_log, tmp_path / "run")
+    by_task = {tree.record.task: tree for tree in trees}
+    assert set(by_task) == {"sums/a/1", "sums/b"} == set(tasks)
+    solved = by_task["sums/a/1"]
+    assert [text_of(one) for one in solved.conversation(solved.turns[-1])][-2:] == ["3", "3"]
+    assert solved.turns[0].calls[0].name == "add"
+    assert json.loads(solved.turns[0].message["tool_calls"][0]["function"]["arguments"]) == {
+        "x": 1,
+        "y": 2,
+    }
+    assert [one["function"]["name"] for one in solved.record.tools] == ["add"]
+    assert solved.turns[0].usage is not None
+    assert solved.turns[0].usage.prompt_tokens == 5
+    scores = {one: tree.attempts[0].outcome for one, tree in by_task.items()}
+    assert {one: found.score for one, found in scores.items() if found} == {
+        "sums/a/1": 1.0,
+        "sums/b": 0.0,
+    }
+    assert tasks["sums/a/1"].data["target"] == "3"
+    assert set(report.lost) == {"log", "events"}
+
+
+def test_inspect_reads_our_logs(tmp_path: Path) -> None:
+    """Inspect reads an exported log, its samples, scores, limits and tool calls."""
+    log_module = pytest.importorskip("inspect_ai.log")
+    names = ["parallel_calls", "truncated", "failed", "fork", "rewrite"]
+    out = sent("inspect", golden(*names), tmp_path / "out")
+    (file,) = out.glob("*.eval")
+    log = log_module.read_eval_log(str(file))
+    assert len(log.samples) == log.results.total_samples + sum(
+        1 for one in log.samples if one.epoch > 1
+    )
+    assert {one.role for sample in log.samples for one in sample.messages} >= {"user", "assistant"}
+    called = [
+        call.function
+        for sample in log.samples
+        for one in sample.messages
+        for call in getattr(one, "tool_calls", None) or ()
+    ]
+    assert called
+    assert any(sample.limit for sample in log.samples)
+    assert any(sample.error for sample in log.samples)
+    assert any(sample.scores["trajgym"].value == 1.0 for sample in log.samples if sample.scores)
+    summaries = log_module.read_eval_log_sample_summaries(str(file))
+    assert len(summaries) == len(log.samples)
+
+
+# mini-swe-agent ------------------------------------------------------------------------------
+
+
+def test_mini_swe_agent_writes(tmp_path: Path) -> None:
+    """A trajectory of the real agent, with its deterministic model and real commands."""
+    pytest.importorskip("minisweagent")
+    from minisweagent.agents.default import DefaultAgent
+    from minisweagent.environments.local import LocalEnvironment
+    from minisweagent.models.test_models import DeterministicToolcallModel, make_toolcall_output
+
+    def step(command: str, number: int) -> dict[str, Any]:
+        function = {"name": "bash", "arguments": json.dumps({"command": command})}
+        call = {"id": f"c{number}", "type": "function", "function": function}
+        action = {"command": command, "tool_call_id": f"c{number}"}
+        return make_toolcall_output(f"step {number}", [call], [action])
+
+    final = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && echo patch"
+    model = DeterministicToolcallModel(outputs=[step("echo hi", 0), step(final, 1)])
+    path = tmp_path / "files" / "task-1" / "task-1.traj.json"
+    agent = DefaultAgent(
+        model,
+        LocalEnvironment(),
+        system_template="You fix bugs.",
+        instance_template="Fix: {{task}}",
+        output_path=path,
+        cost_limit=0,
+    )
+    agent.run("the bug")
+    (tree,), tasks, report = imported("mini-swe-agent", tmp_path / "files", tmp_path / "run")
+    assert [text_of(one) for one in tree.turns[0].context] == ["You fix bugs.", "Fix: the bug"]
+    assert "hi" in text_of(tree.turns[0].observation[0])
+    assert tree.turns[0].signals == {"cost_usd": 1.0}
+    assert str(tree.attempts[0].status) == "completed"
+    assert tree.record.labels["exit_status"] == "Submitted"
+    assert tree.record.labels["submission"].strip() == "patch"
+    assert tasks["task-1"].prompt == "Fix: the bug"
+    assert set(report.lost) == {"configuration", "model stats", "raw outputs"}
+
+
+def test_mini_swe_agent_reads_our_files(tmp_path: Path) -> None:
+    """Its inspector's steps are our turns."""
+    inspector = pytest.importorskip("minisweagent.run.utilities.inspector")
+    out = sent("mini-swe-agent", golden("parallel_calls"), tmp_path / "out")
+    (file,) = out.rglob("*.traj.json")
+    document = json.loads(file.read_text())
+    steps = inspector._messages_to_steps(document["messages"])
+    assert (
+        len([step for step in steps if step and step[0]["role"] == "assistant"])
+        == (document["info"]["model_stats"]["api_calls"])
+    )
+
+
+# OpenAI --------------------------------------------------------------------------------------
+
+
+def test_openai_types_accept_our_lines(tmp_path: Path) -> None:
+    """The messages and tools of a line have the types that OpenAI's client declares."""
+    chat = pytest.importorskip("openai.types.chat")
+    from pydantic import TypeAdapter
+
+    out = sent("openai-chat", golden("parallel_calls", "subagent", "rewrite"), tmp_path / "out")
+    messages = TypeAdapter(list[chat.ChatCompletionMessageParam])
+    tools = TypeAdapter(list[chat.ChatCompletionToolParam])
+    lines = [json.loads(line) for line in (out / "chat.jsonl").read_text().splitlines()]
+    for line in lines:
+        messages.validate_python(line["messages"])
+        tools.validate_python(line.get("tools", []))
+        assert line["messages"][-1]["role"] == "assistant"
+    assert len(lines) == 5  # one, the sub-agent's, and the rewritten context's

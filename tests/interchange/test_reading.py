@@ -1,0 +1,241 @@
+"""Small files in each foreign format: what an import makes of them, refuses, and loses."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trajgym.adapters.interchange import UnknownFormat, import_run
+from trajgym.trajectory import InvalidInput, Run, SessionTree, text_of
+
+USER = {"role": "user", "content": "sum 1 and 2"}
+
+
+def write(path: Path, *values: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(json.dumps(value) for value in values))
+    return path
+
+
+def imported(name: str, path: Path) -> tuple[list[SessionTree], dict[str, int]]:
+    out = path.parent / "run"
+    report = import_run(name, path, out)
+    with Run(out) as run:
+        assert not run.check()
+        return list(run.sessions()), report.lost
+
+
+def test_openai_lines_of_one_prompt_are_a_group(tmp_path: Path) -> None:
+    """Lines with the same opening are samples of one task; weights are reported."""
+    one = {"messages": [USER, {"role": "assistant", "content": "3", "weight": 0}]}
+    two = {"messages": [USER, {"role": "assistant", "content": "4"}]}
+    three = {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]}
+    trees, lost = imported("openai-chat", write(tmp_path / "a.jsonl", one, two, three))
+    assert lost == {"weights": 1}
+    assert trees[0].record.group == trees[1].record.group != trees[2].record.group
+    assert [tree.record.sample for tree in trees] == [0, 1, 0]
+    assert all(tree.attempts[0].outcome is None for tree in trees)
+    assert not any(turn.exact for tree in trees for turn in tree.turns)
+
+
+def test_sharegpt_array_with_calls(tmp_path: Path) -> None:
+    """A file that is one array; a function_call after text belongs to the same answer."""
+    call = json.dumps({"name": "add", "arguments": {"x": 1}})
+    line = {
+        "system": "be brief",
+        "conversations": [
+            {"from": "human", "value": "go"},
+            {"from": "gpt", "value": "adding"},
+            {"from": "function_call", "value": call},
+            {"from": "observation", "value": "3"},
+            {"from": "gpt", "value": "3"},
+        ],
+        "tools": json.dumps([{"name": "add", "parameters": {}}]),
+        "source": "somewhere",
+    }
+    (tree,), lost = imported("sharegpt", write(tmp_path / "a.json", [line]))
+    assert len(tree.turns) == 2
+    assert tree.turns[0].message["content"] == "adding"
+    assert [one.status for one in tree.turns[0].calls] == ["ok"]
+    assert tree.record.tools[0]["function"]["name"] == "add"
+    assert lost == {"other fields": 1}
+
+
+def test_mini_swe_agent_with_responses_api(tmp_path: Path) -> None:
+    """Responses of OpenAI's Responses API, and an end at a limit."""
+    item = {"type": "function_call", "call_id": "c", "name": "bash", "arguments": "{}"}
+    document = {
+        "trajectory_format": "mini-swe-agent-1.1",
+        "info": {"exit_status": "LimitsExceeded", "submission": ""},
+        "messages": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "fix"}]},
+            {"object": "response", "output": [item], "extra": {"cost": 0.5, "timestamp": 12.0}},
+            {"type": "function_call_output", "call_id": "c", "output": "done"},
+            {"role": "exit", "content": "LimitsExceeded", "extra": {}},
+        ],
+    }
+    (tree,), _ = imported("mini-swe-agent", write(tmp_path / "x.traj.json", document))
+    assert str(tree.attempts[0].status) == "truncated:turns"
+    assert tree.turns[0].signals == {"cost_usd": 0.5}
+    assert tree.turns[0].started_at == 12.0
+    assert text_of(tree.turns[0].observation[0]) == "done"
+    assert tree.record.task == "x"
+
+
+def test_swe_agent_demonstrations_are_context(tmp_path: Path) -> None:
+    """Answers of a demonstration are not turns; steps give the seconds."""
+    document = {
+        "environment": "swe",
+        "trajectory": [{"response": "look", "execution_time": 1.5, "state": {"cwd": "/"}}],
+        "history": [
+            {"role": "system", "content": "s", "agent": "main"},
+            {"role": "assistant", "content": "demo", "is_demo": True, "agent": "main"},
+            {"role": "user", "content": "issue", "agent": "main"},
+            {
+                "role": "assistant",
+                "content": "look",
+                "agent": "main",
+                "tool_calls": [
+                    {"id": "c", "type": "function", "function": {"name": "ls", "arguments": {}}}
+                ],
+                "thinking_blocks": [{"type": "thinking", "thinking": "hm", "signature": "x"}],
+            },
+            {"role": "tool", "content": "file", "agent": "main", "tool_call_ids": ["c"]},
+        ],
+        "info": {"exit_status": "submitted (exit_cost)", "submission": "diff"},
+    }
+    (tree,), lost = imported("swe-agent", write(tmp_path / "i-1.traj", document))
+    (turn,) = tree.turns
+    assert [one["role"] for one in turn.context] == ["system", "assistant", "user"]
+    assert turn.env_seconds == 1.5
+    assert turn.message["reasoning_content"] == "hm"
+    assert str(tree.attempts[0].status) == "completed"
+    assert tree.record.labels == {"submission": "diff", "exit_status": "submitted (exit_cost)"}
+    assert lost == {"state": 1, "thinking signatures": 1}
+
+
+def inspect_log(path: Path, sample: dict[str, Any]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("header.json", json.dumps({"eval": {"task": "t", "model": "m"}}))
+        archive.writestr("samples/1_epoch_1.json", json.dumps(sample))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "score"),
+    [
+        ({"scores": {"a": {"value": {"x": 1}}, "b": {"value": "P"}}}, "completed", 0.5),
+        (
+            {"scores": {"a": {"value": "C"}}, "limit": {"type": "token", "limit": 9}},
+            "truncated:token",
+            1,
+        ),
+        ({"scores": {"a": {"value": "C"}}, "error": {"message": "lost"}}, "failed:env", None),
+        ({}, "completed", None),
+    ],
+)
+def test_inspect_ends(tmp_path: Path, fields: Any, status: str, score: float | None) -> None:
+    """Scores, limits and errors of a sample; a failure has no score."""
+    sample = {
+        "id": 1,
+        "epoch": 1,
+        "input": "q",
+        "target": "3",
+        "messages": [
+            {"id": "a", "role": "user", "content": "attachment://h"},
+            {"id": "b", "role": "assistant", "content": "3"},
+        ],
+        "attachments": {"h": "a long question"},
+    }
+    (tree,), _ = imported("inspect", inspect_log(tmp_path / "x.eval", sample | fields))
+    assert text_of(tree.turns[0].context[0]) == "a long question"
+    (attempt,) = tree.attempts
+    assert str(attempt.status) == status
+    assert (attempt.outcome.score if attempt.outcome else None) == score
+
+
+def atif(*steps: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    numbered = [{"step_id": n, **step} for n, step in enumerate(steps, 1)]
+    return {
+        "schema_version": "ATIF-v1.8",
+        "session_id": "s",
+        "agent": {"name": "a", "version": "1", "model_name": "m"},
+        "steps": numbered,
+        **fields,
+    }
+
+
+def test_atif_copied_context_and_media(tmp_path: Path) -> None:
+    """Copied steps are context; audio is a mark; a picture beside the file is stored."""
+    (tmp_path / "p.png").write_bytes(b"png")
+    source = {"media_type": "image/png", "path": "p.png"}
+    parts = [
+        {"type": "image", "source": source},
+        {"type": "audio", "source": {"media_type": "audio/wav", "path": "a.wav"}},
+    ]
+    document = atif(
+        {"source": "agent", "message": "before", "is_copied_context": True},
+        {"source": "user", "message": parts},
+        {"source": "agent", "message": "after", "extra": {"confidence": 0.5}},
+    )
+    (tree,), lost = imported("atif", write(tmp_path / "trajectory.json", document))
+    (turn,) = tree.turns
+    assert [one["role"] for one in turn.context] == ["assistant", "user"]
+    assert turn.context[1]["content"][0]["image_url"]["url"].startswith("blob:")
+    assert turn.signals == {"confidence": 0.5}
+    assert turn.policy == "imported:m"
+    assert lost == {"audio": 1}
+
+
+def test_atif_prompts_are_stored_as_deltas(tmp_path: Path) -> None:
+    """Whole prompts of a growing conversation are stored once, and read back whole."""
+    first = {"prompt_token_ids": [1, 2], "completion_token_ids": [3], "logprobs": [-1.0]}
+    second = {"prompt_token_ids": [1, 2, 3, 4], "completion_token_ids": [5], "logprobs": [-1.0]}
+    document = atif(
+        {"source": "user", "message": "q"},
+        {"source": "agent", "message": "a", "metrics": first},
+        {"source": "agent", "message": "b", "metrics": second},
+    )
+    (tree,), lost = imported("atif", write(tmp_path / "trajectory.json", document))
+    assert tree.turns[1].tokens is not None
+    assert tree.turns[1].tokens.prompt_kept == 3
+    assert tree.prompt(tree.turns[1]).tolist() == [1, 2, 3, 4]
+    assert lost == {"policy versions": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "document", "message"),
+    [
+        ("openai-chat", {"messages": [{"role": "alien"}]}, "role is 'alien'"),
+        ("openai-chat", {"input": {}, "preferred_output": []}, "a preference pair"),
+        ("sharegpt", {"conversations": [{"from": "martian", "value": "x"}]}, "from is 'martian'"),
+        ("mini-swe-agent", {"trajectory_format": "x"}, "trajectory_format is 'x'"),
+        ("swe-agent", {"trajectory": []}, "'history' is missing"),
+        ("atif", {"schema_version": "ATIF-v2.0"}, "schema_version is 'ATIF-v2.0'"),
+        ("atif", atif({"source": "user", "message": "q"}), "no step of the agent"),
+    ],
+)
+def test_malformed_files_are_named(tmp_path: Path, name: str, document: Any, message: str) -> None:
+    """The error names the file, and no run is made."""
+    path = write(tmp_path / "bad.json", document)
+    with pytest.raises(InvalidInput, match=message) as caught:
+        import_run(name, path, tmp_path / "run")
+    assert "bad.json" in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_nothing_to_import(tmp_path: Path) -> None:
+    """Unknown formats, directories without files, and a run that exists are refused."""
+    with pytest.raises(UnknownFormat, match="no format 'x'; there are atif"):
+        import_run("x", tmp_path, tmp_path / "run")
+    with pytest.raises(InvalidInput, match=r"no file \*\.eval here"):
+        import_run("inspect", tmp_path, tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "x").touch()
+    path = write(tmp_path / "a.jsonl", {"messages": [USER, {"role": "assistant", "content": "3"}]})
+    with pytest.raises(InvalidInput, match="not empty"):
+        import_run("openai-chat", path, tmp_path / "run")
