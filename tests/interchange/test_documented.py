@@ -17,10 +17,11 @@ def section() -> str:
     parts = []
     for form in map(get_format, list_formats()):
         drops = "; ".join(f"**{what}** ({about})" for what, about in form.drops.items())
+        files = ", ".join(f"`{one}`" for one in form.files)
         lines = [
             f"### {form.name}",
             "",
-            f"{form.about}. Files of a directory: {', '.join(f'`{one}`' for one in form.files)}. {form.note}",
+            f"{form.about}. Files of a directory: {files}. {form.note}",
             "",
             "| direction | lost |",
             "|---|---|",
