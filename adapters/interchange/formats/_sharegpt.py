@@ -11,7 +11,7 @@ from trajgym.adapters.exports._images import write_image
 from trajgym.adapters.interchange._format import Format
 from trajgym.adapters.interchange._incoming import (
     Draft,
-    Said,
+    Entry,
     call_of,
     need,
     tools_of,
@@ -74,9 +74,9 @@ def _conversations(source: Source, path: Path) -> Iterator[tuple[str, dict[str, 
 
 
 def _draft(source: Source, path: Path, where: str, line: dict[str, Any]) -> Draft:
-    said: list[Said] = []
+    said: list[Entry] = []
     if line.get("system"):
-        said.append(Said({"role": "system", "content": line["system"]}))
+        said.append(Entry({"role": "system", "content": line["system"]}))
     images = iter(line.get("images") or ())
     for part in need(line, "conversations", list, where):
         said += _said(said, part, where)
@@ -99,7 +99,7 @@ def _draft(source: Source, path: Path, where: str, line: dict[str, Any]) -> Draf
     )
 
 
-def _said(before: list[Said], part: Any, where: str) -> list[Said]:
+def _said(before: list[Entry], part: Any, where: str) -> list[Entry]:
     """Return the message of one part; calls extend the answer that they follow."""
     if not isinstance(part, dict):
         raise InvalidInput(f"{where}: a part of the conversation is {type(part).__name__}")
@@ -112,13 +112,13 @@ def _said(before: list[Said], part: Any, where: str) -> list[Said]:
         if before and before[-1].turn is not None and not tool_calls_of(before[-1].message):
             before[-1].message["tool_calls"] = calls
             return []
-        return [Said({"role": "assistant", "content": "", "tool_calls": calls}, {})]
+        return [Entry({"role": "assistant", "content": "", "tool_calls": calls}, {})]
     if role != "tool":
-        return [Said({"role": role, "content": value}, {} if role == "assistant" else None)]
-    return [Said(message) for message in _results(before, value)]
+        return [Entry({"role": role, "content": value}, {} if role == "assistant" else None)]
+    return [Entry(message) for message in _results(before, value)]
 
 
-def _calls(before: list[Said], value: str, where: str) -> list[dict[str, Any]]:
+def _calls(before: list[Entry], value: str, where: str) -> list[dict[str, Any]]:
     try:
         found = json.loads(value)
     except ValueError as error:
@@ -133,7 +133,7 @@ def _calls(before: list[Said], value: str, where: str) -> list[dict[str, Any]]:
     return made
 
 
-def _results(before: list[Said], value: str) -> list[Message]:
+def _results(before: list[Entry], value: str) -> list[Message]:
     """Return the results of the last calls; several are a JSON list of as many texts."""
     calls = next(
         (tool_calls_of(one.message) for one in reversed(before) if one.turn is not None), []
