@@ -4,15 +4,15 @@ from trajgym.adapters.interchange._errors import UnknownFormat
 from trajgym.adapters.interchange._features import FEATURES, features_of
 from trajgym.adapters.interchange._format import Format
 from trajgym.adapters.interchange._import import ImportReport, import_run
-from trajgym.adapters.interchange._incoming import Draft, Entry, Source
+from trajgym.adapters.interchange._incoming import Draft, ImportedMessage, Source
 from trajgym.adapters.interchange._registry import get_format, list_formats
 
 __all__ = [
     "FEATURES",
     "Draft",
-    "Entry",
     "Format",
     "ImportReport",
+    "ImportedMessage",
     "Source",
     "UnknownFormat",
     "features_of",

@@ -28,13 +28,22 @@ if TYPE_CHECKING:
 
     from trajgym.trajectory import Message
 
-__all__ = ["Draft", "Entry", "Source", "call_of", "need", "outcome_of", "tools_of", "turns_of"]
+__all__ = [
+    "Draft",
+    "ImportedMessage",
+    "Source",
+    "call_of",
+    "need",
+    "outcome_of",
+    "tools_of",
+    "turns_of",
+]
 
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
 
 
 @dataclass(slots=True)
-class Entry:
+class ImportedMessage:
     """A message; if it is a response of the policy, with the fields of its turn that are known."""
 
     message: Message
@@ -237,7 +246,7 @@ def outcome_of(score: Any, where: str, details: dict[str, Any] | None = None) ->
 
 
 def turns_of(
-    said: Iterable[Entry], *, start: int = 0, parent: int | None = None, **fixed: Any
+    said: Iterable[ImportedMessage], *, start: int = 0, parent: int | None = None, **fixed: Any
 ) -> list[Turn]:
     """Return the turns of a conversation: each message of the policy and what answered it.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from trajgym.adapters.exports._conversation import read_arguments
 from trajgym.adapters.interchange._format import Format
-from trajgym.adapters.interchange._incoming import Draft, Entry, call_of, need, turns_of
+from trajgym.adapters.interchange._incoming import Draft, ImportedMessage, call_of, need, turns_of
 from trajgym.adapters.interchange._outgoing import (
     conversation,
     data_url,
@@ -79,12 +79,12 @@ def _read(source: Source) -> Iterator[Draft]:
         )
 
 
-def _plain(one: Entry) -> str | None:
+def _plain(one: ImportedMessage) -> str | None:
     content = one.message.get("content")
     return content if isinstance(content, str) else None
 
 
-def _said(source: Source, message: dict[str, Any], where: str) -> Iterator[Entry]:
+def _said(source: Source, message: dict[str, Any], where: str) -> Iterator[ImportedMessage]:
     """Yield the messages of one entry, which can be a response of OpenAI's Responses API."""
     extra = message.get("extra") or {}
     role = message.get("role")
@@ -93,10 +93,10 @@ def _said(source: Source, message: dict[str, Any], where: str) -> Iterator[Entry
     if message.get("type") == "function_call_output":
         text = message.get("output", "")
         result = {"role": "tool", "tool_call_id": message["call_id"], "content": text}
-        yield Entry(source.message(result, where))
+        yield ImportedMessage(source.message(result, where))
         return
     if message.get("object") == "response":
-        yield Entry(_response(message), _turn(source, extra))
+        yield ImportedMessage(_response(message), _turn(source, extra))
         return
     plain = {k: v for k, v in message.items() if k not in {"extra", "type"}}
     if isinstance(plain.get("content"), list):
@@ -108,9 +108,9 @@ def _said(source: Source, message: dict[str, Any], where: str) -> Iterator[Entry
     checked = source.message({k: plain[k] for k in kept if k in plain}, where)
     if role != "assistant":
         source.lose("raw outputs", "raw_output" in extra)
-        yield Entry(checked)
+        yield ImportedMessage(checked)
         return
-    yield Entry(checked, _turn(source, extra))
+    yield ImportedMessage(checked, _turn(source, extra))
 
 
 def _part(part: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trajgym.adapters.exports._conversation import leaves_of
 from trajgym.adapters.exports._files import JsonLines
 from trajgym.adapters.interchange._format import Format
-from trajgym.adapters.interchange._incoming import Draft, Entry, need, tools_of, turns_of
+from trajgym.adapters.interchange._incoming import Draft, ImportedMessage, need, tools_of, turns_of
 from trajgym.adapters.interchange._outgoing import data_url, entries_of, tracks
 from trajgym.trajectory import InvalidInput
 
@@ -36,7 +36,7 @@ def _read(source: Source) -> Iterator[Draft]:
             source.lose("weights", isinstance(message, dict) and "weight" in message)
             plain = {k: v for k, v in dict(message).items() if k != "weight"}
             checked = source.message(plain, where)
-            said.append(Entry(checked, {} if checked["role"] == "assistant" else None))
+            said.append(ImportedMessage(checked, {} if checked["role"] == "assistant" else None))
         source.lose_keys("other fields", line, ("messages", "tools"))
         yield Draft(
             task=opening_id("chat", said),
@@ -45,7 +45,7 @@ def _read(source: Source) -> Iterator[Draft]:
         )
 
 
-def opening_id(prefix: str, said: list[Entry]) -> str:
+def opening_id(prefix: str, said: list[ImportedMessage]) -> str:
     """Return a task's id that depends on the messages before the first answer."""
     opening = []
     for one in said:

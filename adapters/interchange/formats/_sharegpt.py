@@ -11,7 +11,7 @@ from trajgym.adapters.exports._images import write_image
 from trajgym.adapters.interchange._format import Format
 from trajgym.adapters.interchange._incoming import (
     Draft,
-    Entry,
+    ImportedMessage,
     call_of,
     need,
     tools_of,
@@ -74,9 +74,9 @@ def _conversations(source: Source, path: Path) -> Iterator[tuple[str, dict[str, 
 
 
 def _draft(source: Source, path: Path, where: str, line: dict[str, Any]) -> Draft:
-    said: list[Entry] = []
+    said: list[ImportedMessage] = []
     if line.get("system"):
-        said.append(Entry({"role": "system", "content": line["system"]}))
+        said.append(ImportedMessage({"role": "system", "content": line["system"]}))
     images = iter(line.get("images") or ())
     for part in need(line, "conversations", list, where):
         said += _said(said, part, where)
@@ -99,7 +99,7 @@ def _draft(source: Source, path: Path, where: str, line: dict[str, Any]) -> Draf
     )
 
 
-def _said(before: list[Entry], part: Any, where: str) -> list[Entry]:
+def _said(before: list[ImportedMessage], part: Any, where: str) -> list[ImportedMessage]:
     """Return the message of one part; calls extend the answer that they follow."""
     if not isinstance(part, dict):
         raise InvalidInput(f"{where}: a part of the conversation is {type(part).__name__}")
@@ -112,13 +112,15 @@ def _said(before: list[Entry], part: Any, where: str) -> list[Entry]:
         if before and before[-1].turn is not None and not tool_calls_of(before[-1].message):
             before[-1].message["tool_calls"] = calls
             return []
-        return [Entry({"role": "assistant", "content": "", "tool_calls": calls}, {})]
+        return [ImportedMessage({"role": "assistant", "content": "", "tool_calls": calls}, {})]
     if role != "tool":
-        return [Entry({"role": role, "content": value}, {} if role == "assistant" else None)]
-    return [Entry(message) for message in _results(before, value)]
+        return [
+            ImportedMessage({"role": role, "content": value}, {} if role == "assistant" else None)
+        ]
+    return [ImportedMessage(message) for message in _results(before, value)]
 
 
-def _calls(before: list[Entry], value: str, where: str) -> list[dict[str, Any]]:
+def _calls(before: list[ImportedMessage], value: str, where: str) -> list[dict[str, Any]]:
     try:
         found = json.loads(value)
     except ValueError as error:
@@ -133,7 +135,7 @@ def _calls(before: list[Entry], value: str, where: str) -> list[dict[str, Any]]:
     return made
 
 
-def _results(before: list[Entry], value: str) -> list[Message]:
+def _results(before: list[ImportedMessage], value: str) -> list[Message]:
     """Return the results of the last calls; several are a JSON list of as many texts."""
     calls = next(
         (tool_calls_of(one.message) for one in reversed(before) if one.turn is not None), []

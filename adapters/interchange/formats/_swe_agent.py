@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trajgym.adapters.exports._conversation import read_arguments
 from trajgym.adapters.interchange._format import Format
-from trajgym.adapters.interchange._incoming import Draft, Entry, turns_of
+from trajgym.adapters.interchange._incoming import Draft, ImportedMessage, turns_of
 from trajgym.adapters.interchange._outgoing import (
     conversation,
     data_url,
@@ -71,7 +71,7 @@ def _model(document: dict[str, Any]) -> str:
         return "unknown"
 
 
-def _said(source: Source, item: dict[str, Any], where: str) -> Entry:
+def _said(source: Source, item: dict[str, Any], where: str) -> ImportedMessage:
     message: Message = {"role": item.get("role"), "content": item.get("content") or ""}
     if calls := item.get("tool_calls"):
         message["tool_calls"] = [_call(call) for call in calls]
@@ -83,7 +83,7 @@ def _said(source: Source, item: dict[str, Any], where: str) -> Entry:
     source.lose("thinking signatures", any("signature" in block for block in blocks))
     checked = source.message(message, where)
     answers = checked["role"] == "assistant" and not item.get("is_demo")
-    return Entry(checked, {} if answers else None)
+    return ImportedMessage(checked, {} if answers else None)
 
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from trajgym.adapters.interchange._incoming import (
     Draft,
-    Entry,
+    ImportedMessage,
     call_of,
     need,
     outcome_of,
@@ -146,9 +146,9 @@ class _Reader:
 
     def _split(
         self, document: dict[str, Any], model: str
-    ) -> Iterator[tuple[list[Entry], list[str]]]:
+    ) -> Iterator[tuple[list[ImportedMessage], list[str]]]:
         """Yield the messages of each turn, and the sub-agents that it spawned."""
-        said: list[Entry] = []
+        said: list[ImportedMessage] = []
         refs: list[str] = []
         answered = False
         for number, step in enumerate(document.get("steps") or (), 1):
@@ -166,18 +166,20 @@ class _Reader:
         elif said:
             raise InvalidInput(f"{self._path}: no step of the agent after {len(said)} messages")
 
-    def _step(self, step: dict[str, Any], where: str, model: str) -> tuple[list[Entry], list[str]]:
+    def _step(
+        self, step: dict[str, Any], where: str, model: str
+    ) -> tuple[list[ImportedMessage], list[str]]:
         source = step.get("source")
         message: Message = {"content": self._content(step.get("message"), where)}
         results, refs = self._results(step, where)
         if source == "agent":
             message = self._answer(step, {"role": "assistant", **message}, where)
             turn = self._turn(step, model) if _is_turn(step) else None
-            return [Entry(message, turn), *results], refs
+            return [ImportedMessage(message, turn), *results], refs
         if source not in {"system", "user"}:
             raise InvalidInput(f"{where}: source is {source!r}; expected system, user or agent")
         message["role"] = _own(step).get("role", source)
-        return [Entry(message), *results], refs
+        return [ImportedMessage(message), *results], refs
 
     def _answer(self, step: dict[str, Any], message: Message, where: str) -> Message:
         if step.get("reasoning_content"):
@@ -191,7 +193,7 @@ class _Reader:
             calls.append(call_of(name, arguments, need(call, "tool_call_id", str, where)))
         return message | ({"tool_calls": calls} if calls else {})
 
-    def _results(self, step: dict[str, Any], where: str) -> tuple[list[Entry], list[str]]:
+    def _results(self, step: dict[str, Any], where: str) -> tuple[list[ImportedMessage], list[str]]:
         said, refs = [], []
         for result in (step.get("observation") or {}).get("results") or ():
             links = result.get("subagent_trajectory_ref") or ()
@@ -202,7 +204,7 @@ class _Reader:
             content = self._content(result["content"], where)
             call = result.get("source_call_id")
             tool = {"role": "tool", "tool_call_id": call} if call else {"role": "user"}
-            said.append(Entry({**tool, "content": content}))
+            said.append(ImportedMessage({**tool, "content": content}))
         return said, refs
 
     def _content(self, content: Any, where: str) -> Any:

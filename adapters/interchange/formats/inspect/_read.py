@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trajgym.adapters.interchange._incoming import (
     Draft,
-    Entry,
+    ImportedMessage,
     call_of,
     need,
     outcome_of,
@@ -166,7 +166,7 @@ class _Sample:
         choices = [one.get("output", {}).get("choices") or [{}] for one in self._calls.values()]
         source.lose("log-probs", any(one[0].get("logprobs") for one in choices))
 
-    def _said(self, message: dict[str, Any]) -> Entry:
+    def _said(self, message: dict[str, Any]) -> ImportedMessage:
         role = message.get("role")
         content, thought = self._content(message.get("content"))
         plain: Message = {"role": role, "content": content}
@@ -187,9 +187,9 @@ class _Sample:
             call["function"]["arguments"] = text
         self._source.lose("metadata", bool(set(message.get("metadata") or {}) - {OWN}))
         if role != "assistant" or own.get("context"):
-            return Entry(checked)
+            return ImportedMessage(checked)
         turn = restored_turn(own["turn"]) if "turn" in own else self._turn(message.get("id"))
-        return Entry(checked, turn)
+        return ImportedMessage(checked, turn)
 
     def _content(self, content: Any) -> tuple[Any, str]:
         """Return a message's content, and its reasoning."""
