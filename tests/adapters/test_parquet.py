@@ -329,7 +329,7 @@ def test_missing_or_wrong_values_are_refused(tmp_path: Path) -> None:
         ("areal", advantages, {"dense": False}, "no scalar form"),
         ("rows", (rewards, rewards), {}, "add them up"),
         ("rows", (), {"margin": 1}, "no option 'margin'"),
-        ("rowz", (), {}, "no export 'rowz'; there are areal, preference"),
+        ("rowz", (), {}, "no export 'rowz'; there are areal, atif"),
     ]
     for name, values, options, message in refused:
         with pytest.raises(InvalidInput, match=message):
