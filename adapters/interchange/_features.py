@@ -22,6 +22,11 @@ def _messages(tree: SessionTree) -> Iterator[Message]:
         yield from (*turn.context, turn.message, *turn.observation)
 
 
+def _developer(tree: SessionTree) -> list[int]:
+    """Return the places of messages with the role developer."""
+    return [n for n, one in enumerate(_messages(tree)) if one["role"] == "developer"]
+
+
 def _per_turn(read: Callable[[Turn], Any], default: Any = None) -> Callable[..., Any]:
     """Return a reader of one value per turn, which is None if no turn has one."""
 
@@ -99,6 +104,10 @@ FEATURES: dict[str, tuple[str, Callable[[SessionTree, Any], Any]]] = {
     "native parts": (
         "a provider's own form of a message",
         _per_turn(lambda turn: None if without_native(turn.message) is turn.message else True),
+    ),
+    "developer messages": (
+        "the role developer, where a format has only system",
+        lambda tree, _: _developer(tree) or None,
     ),
     "tool schemas": ("schemas of the offered tools", lambda tree, _: tree.record.tools or None),
     "tool call ids": (

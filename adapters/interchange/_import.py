@@ -61,7 +61,7 @@ class ImportReport:
 def import_run(
     name: str, path: str | os.PathLike[str], out: str | os.PathLike[str]
 ) -> ImportReport:
-    """Make a run of files in a foreign format; memory does not grow with their number.
+    """Make a run of files in a foreign format; one file at a time is in memory.
 
     Turns are text turns, unless the format carries ids and log-probs. The sessions of one task
     form a sealed group.

@@ -246,21 +246,21 @@ def outcome_of(score: Any, where: str, details: dict[str, Any] | None = None) ->
 
 
 def turns_of(
-    said: Iterable[ImportedMessage], *, start: int = 0, parent: int | None = None, **fixed: Any
+    messages: Iterable[ImportedMessage], *, start: int = 0, parent: int | None = None, **fixed: Any
 ) -> list[Turn]:
     """Return the turns of a conversation: each message of the policy and what answered it.
 
     Messages before the first turn are its context; messages after a turn are its observation.
 
     Args:
-        said: the conversation.
+        messages: the conversation.
         start: index of the first turn.
         parent: of the first turn.
         **fixed: fields that all turns have.
     """
     turns: list[Turn] = []
     opening: list[Message] = []
-    for one in said:
+    for one in messages:
         if one.turn is not None:
             index = start + len(turns)
             before = parent if not turns else index - 1

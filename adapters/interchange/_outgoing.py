@@ -13,7 +13,7 @@ from trajgym.trajectory import InvalidInput, Message
 from trajgym.trajectory._internal import replace_surrogates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from trajgym.adapters.exports._stream import Export
@@ -24,11 +24,13 @@ __all__ = [
     "Entry",
     "Include",
     "Track",
+    "content_of",
     "conversation",
     "data_url",
     "entries_of",
     "file_name",
     "tracks",
+    "write_documents",
     "write_json",
 ]
 
@@ -54,7 +56,7 @@ class Track(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A message of a conversation, and the turn in which the policy said it."""
+    """A message of a conversation, and the turn whose response it is."""
 
     message: Message
     turn: Turn | None = None
@@ -83,6 +85,33 @@ def tracks(export: Export, form: Format, include: str) -> Iterator[Track]:
             else:
                 assert attempt.leaf is not None
                 yield Track(tree, attempt, tree.turns[attempt.leaf], task)
+
+
+def write_documents(
+    export: Export,
+    form: Format,
+    include: str,
+    name: Callable[[str], str],
+    document: Callable[[Export, Track], dict[str, Any]],
+) -> None:
+    """Write one JSON file per attempt, and report attempts that the format can't hold.
+
+    Args:
+        export: what to write.
+        form: the format.
+        include: see :func:`tracks`.
+        name: returns a file's path below the export's directory, given the attempt's name.
+        document: returns the content.
+    """
+    for track in tracks(export, form, include):
+        path = name(file_name(track.id))
+        try:
+            write_json(export.out / path, document(export, track))
+        except InvalidInput as error:
+            export.report.drop(track.tree.record.id, track.attempt.index, str(error))
+        else:
+            export.file(path)
+            export.report.count(synthetic=track.leaf.synthetic)
 
 
 def _refusal(attempt: Attempt, include: str) -> str | None:
@@ -131,6 +160,25 @@ def data_url(export: Export, url: str) -> str:
         return url
     data, media_type = stored(export, url[len(_BLOB) :])
     return f"data:{media_type};base64,{base64.b64encode(data).decode()}"
+
+
+def content_of(export: Export, message: Message) -> Any:
+    """Return a message's content, with stored images as ``data:`` URLs.
+
+    Raises:
+        InvalidInput: see :func:`data_url`.
+    """
+    content = message.get("content")
+    if not isinstance(content, list):
+        return content
+    return [_with_data(export, part) for part in content]
+
+
+def _with_data(export: Export, part: dict[str, Any]) -> dict[str, Any]:
+    if part.get("type") != "image_url":
+        return part
+    image = part["image_url"]
+    return {**part, "image_url": {**image, "url": data_url(export, image["url"])}}
 
 
 def stored(export: Export, name: str) -> tuple[bytes, str]:

@@ -15,6 +15,8 @@ from trajgym.adapters.interchange import get_format, list_formats
 from trajgym.trajectory import SessionTree
 
 WRITTEN = [name for name in list_formats() if get_format(name).writes]
+OTHERS = {"fork", "pictures", "screenshot"}
+"""Golden sessions with a test of their own, or with images, which the first test draws."""
 IMAGE = hashlib.sha256(PIXEL).hexdigest()
 
 
@@ -28,13 +30,11 @@ def test_what_a_format_holds_is_there_again(name: str, tree: SessionTree) -> Non
         assert_kept(name, tree, after, report)
 
 
-@pytest.mark.parametrize("golden", [one for one in GOLDEN_NAMES if one not in {"fork"}])
+@pytest.mark.parametrize("golden", [one for one in GOLDEN_NAMES if one not in OTHERS])
 @pytest.mark.parametrize("name", ["atif", "inspect"])
 def test_hand_made_sessions(name: str, golden: str, tmp_path: Path) -> None:
     """Rewrites, sub-agents and failures go through formats that can hold them."""
     tree, _ = load_golden(golden)
-    if not tree.turns or "screenshot" in golden or "pictures" in golden:
-        pytest.skip("needs its own images")
     (after,), _ = through(name, [tree], tmp_path)
     if name == "atif":
         assert [turn.agent for turn in after.turns] == [turn.agent for turn in tree.turns]

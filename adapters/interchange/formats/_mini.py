@@ -8,11 +8,9 @@ from trajgym.adapters.exports._conversation import read_arguments
 from trajgym.adapters.interchange._format import Format
 from trajgym.adapters.interchange._incoming import Draft, ImportedMessage, call_of, need, turns_of
 from trajgym.adapters.interchange._outgoing import (
+    content_of,
     conversation,
-    data_url,
-    file_name,
-    tracks,
-    write_json,
+    write_documents,
 )
 from trajgym.adapters.interchange.formats._limits import ended
 from trajgym.trajectory import InvalidInput, Status, tool_calls_of
@@ -53,12 +51,12 @@ def _read(source: Source) -> Iterator[Draft]:
         info = need(document, "info", dict, where)
         config = info.get("config") or {}
         model = (config.get("model") or {}).get("model_name") or "unknown"
-        said = [
+        messages = [
             one
             for message in need(document, "messages", list, where)
-            for one in _said(source, message, where)
+            for one in _messages_of(source, message, where)
         ]
-        if not any(one.turn is not None for one in said):
+        if not any(one.turn is not None for one in messages):
             raise InvalidInput(f"{where}: no answer of the model")
         status, cause = ended(info.get("exit_status") or "")
         source.lose("configuration", bool(config))
@@ -66,10 +64,10 @@ def _read(source: Source) -> Iterator[Draft]:
         source.lose_keys("other fields", document, ("info", "messages", "trajectory_format"))
         labels = {"submission": info.get("submission"), "exit_status": info.get("exit_status")}
         labels["mini_version"] = info.get("mini_version")
-        turns = turns_of(said, policy=f"imported:{model}")
+        turns = turns_of(messages, policy=f"imported:{model}")
         yield Draft(
             task=path.name.removesuffix(".json").removesuffix(".traj"),
-            prompt=next((_plain(one) for one in said if one.message["role"] == "user"), None),
+            prompt=next((_plain(one) for one in messages if one.message["role"] == "user"), None),
             turns=turns,
             tools=[_BASH] if any(turn.calls for turn in turns) else [],
             status=status,
@@ -84,7 +82,7 @@ def _plain(one: ImportedMessage) -> str | None:
     return content if isinstance(content, str) else None
 
 
-def _said(source: Source, message: dict[str, Any], where: str) -> Iterator[ImportedMessage]:
+def _messages_of(source: Source, message: dict[str, Any], where: str) -> Iterator[ImportedMessage]:
     """Yield the messages of one entry, which can be a response of OpenAI's Responses API."""
     extra = message.get("extra") or {}
     role = message.get("role")
@@ -145,7 +143,7 @@ FORMAT = Format(
     about="mini-swe-agent's trajectory files, format 1 and 1.1",
     files=("*.traj.json",),
     read=_read,
-    holds=frozenset({"images", "tool call ids", "reasoning", "start times"}),
+    holds=frozenset({"developer messages", "images", "tool call ids", "reasoning", "start times"}),
     drops={
         "configuration": "configuration of agent, model and environment",
         "model stats": "totals of calls and cost",
@@ -168,16 +166,7 @@ def export_mini(export: Export, *, include: Include = "all") -> None:
         export: what to write.
         include: ``all`` attempts with turns, ``scored`` or ``passed`` ones.
     """
-    for track in tracks(export, FORMAT, include):
-        folder = file_name(track.id)
-        name = f"{folder}/{folder}.traj.json"
-        try:
-            write_json(export.out / name, _document(export, track))
-        except InvalidInput as error:
-            export.report.drop(track.tree.record.id, track.attempt.index, str(error))
-        else:
-            export.file(name)
-            export.report.count(synthetic=track.leaf.synthetic)
+    write_documents(export, FORMAT, include, lambda name: f"{name}/{name}.traj.json", _document)
 
 
 def _document(export: Export, track: Track) -> dict[str, Any]:
@@ -211,8 +200,8 @@ def _exit_status(status: Status) -> str:
 def _message(export: Export, entry: Entry) -> dict[str, Any]:
     kept = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content")
     message = {name: entry.message[name] for name in kept if name in entry.message}
-    if isinstance(message.get("content"), list):
-        message["content"] = [_image(export, part) for part in message["content"]]
+    if "content" in message:
+        message["content"] = content_of(export, entry.message)
     if entry.turn is None:
         return message
     extra: dict[str, Any] = {"actions": [_action(call) for call in tool_calls_of(message)]}
@@ -231,9 +220,3 @@ def _action(call: dict[str, Any]) -> dict[str, Any]:
     command = arguments.get("command") if isinstance(arguments, dict) else None
     text = command if isinstance(command, str) else call["function"]["arguments"]
     return {"command": text, "tool_call_id": call["id"]}
-
-
-def _image(export: Export, part: dict[str, Any]) -> dict[str, Any]:
-    if part.get("type") != "image_url":
-        return part
-    return {"type": "image_url", "image_url": {"url": data_url(export, part["image_url"]["url"])}}

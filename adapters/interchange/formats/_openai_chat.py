@@ -10,7 +10,7 @@ from trajgym.adapters.exports._conversation import leaves_of
 from trajgym.adapters.exports._files import JsonLines
 from trajgym.adapters.interchange._format import Format
 from trajgym.adapters.interchange._incoming import Draft, ImportedMessage, need, tools_of, turns_of
-from trajgym.adapters.interchange._outgoing import data_url, entries_of, tracks
+from trajgym.adapters.interchange._outgoing import content_of, entries_of, tracks
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
@@ -30,25 +30,26 @@ def _read(source: Source) -> Iterator[Draft]:
     for where, line in source.lines():
         if "preferred_output" in line:
             raise InvalidInput(f"{where}: a preference pair, not a conversation")
-        messages = need(line, "messages", list, where)
-        said = []
-        for message in messages:
+        messages = []
+        for message in need(line, "messages", list, where):
             source.lose("weights", isinstance(message, dict) and "weight" in message)
             plain = {k: v for k, v in dict(message).items() if k != "weight"}
             checked = source.message(plain, where)
-            said.append(ImportedMessage(checked, {} if checked["role"] == "assistant" else None))
+            messages.append(
+                ImportedMessage(checked, {} if checked["role"] == "assistant" else None)
+            )
         source.lose_keys("other fields", line, ("messages", "tools"))
         yield Draft(
-            task=opening_id("chat", said),
-            turns=turns_of(said, policy="imported:openai-chat"),
+            task=opening_id("chat", messages),
+            turns=turns_of(messages, policy="imported:openai-chat"),
             tools=tools_of(line.get("tools"), where),
         )
 
 
-def opening_id(prefix: str, said: list[ImportedMessage]) -> str:
+def opening_id(prefix: str, messages: list[ImportedMessage]) -> str:
     """Return a task's id that depends on the messages before the first answer."""
     opening = []
-    for one in said:
+    for one in messages:
         if one.turn is not None:
             break
         opening.append(one.message)
@@ -61,7 +62,7 @@ FORMAT = Format(
     about="OpenAI's chat format for fine-tuning (JSONL)",
     files=("*.jsonl",),
     read=_read,
-    holds=frozenset({"images", "tool schemas", "tool call ids"}),
+    holds=frozenset({"developer messages", "images", "tool schemas", "tool call ids"}),
     drops={
         "weights": "messages that are excluded from training are not marked",
         "other fields": "fields besides messages and tools",
@@ -100,15 +101,8 @@ def _line(export: Export, track: Track, leaf: Turn) -> dict[str, Any]:
 
 def _message(export: Export, message: Message) -> Message:
     kept = {key: message[key] for key in _MESSAGE if message.get(key) is not None}
-    if isinstance(kept.get("content"), list):
-        kept["content"] = [_part(export, part) for part in kept["content"]]
+    if "content" in kept:
+        kept["content"] = content_of(export, message)
     if not kept.get("content") and not kept.get("tool_calls"):
         kept["content"] = ""
     return kept
-
-
-def _part(export: Export, part: dict[str, Any]) -> dict[str, Any]:
-    if part.get("type") != "image_url":
-        return part
-    image = part["image_url"]
-    return {"type": "image_url", "image_url": {**image, "url": data_url(export, image["url"])}}

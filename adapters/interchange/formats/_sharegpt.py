@@ -74,14 +74,14 @@ def _conversations(source: Source, path: Path) -> Iterator[tuple[str, dict[str, 
 
 
 def _draft(source: Source, path: Path, where: str, line: dict[str, Any]) -> Draft:
-    said: list[ImportedMessage] = []
+    messages: list[ImportedMessage] = []
     if line.get("system"):
-        said.append(ImportedMessage({"role": "system", "content": line["system"]}))
+        messages.append(ImportedMessage({"role": "system", "content": line["system"]}))
     images = iter(line.get("images") or ())
     for part in need(line, "conversations", list, where):
-        said += _said(said, part, where)
-        if isinstance(said[-1].message.get("content"), str) and said[-1].turn is None:
-            _place_images(source, said[-1].message, images, path, where)
+        messages += _messages_of(messages, part, where)
+        if isinstance(messages[-1].message.get("content"), str) and messages[-1].turn is None:
+            _place_images(source, messages[-1].message, images, path, where)
     left = sum(1 for _ in images)
     if left:
         raise InvalidInput(f"{where}: {left} images without an <image> mark in a message")
@@ -92,14 +92,14 @@ def _draft(source: Source, path: Path, where: str, line: dict[str, Any]) -> Draf
     except ValueError as error:
         raise InvalidInput(f"{where}: tools is not JSON: {error}") from error
     return Draft(
-        task=opening_id("sharegpt", said),
+        task=opening_id("sharegpt", messages),
         session=str(line.get("id") or ""),
-        turns=turns_of(said, policy="imported:sharegpt"),
+        turns=turns_of(messages, policy="imported:sharegpt"),
         tools=tools_of(schemas or (), where),
     )
 
 
-def _said(before: list[ImportedMessage], part: Any, where: str) -> list[ImportedMessage]:
+def _messages_of(before: list[ImportedMessage], part: Any, where: str) -> list[ImportedMessage]:
     """Return the message of one part; calls extend the answer that they follow."""
     if not isinstance(part, dict):
         raise InvalidInput(f"{where}: a part of the conversation is {type(part).__name__}")

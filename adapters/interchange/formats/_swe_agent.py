@@ -9,11 +9,9 @@ from trajgym.adapters.exports._conversation import read_arguments
 from trajgym.adapters.interchange._format import Format
 from trajgym.adapters.interchange._incoming import Draft, ImportedMessage, turns_of
 from trajgym.adapters.interchange._outgoing import (
+    content_of,
     conversation,
-    data_url,
-    file_name,
-    tracks,
-    write_json,
+    write_documents,
 )
 from trajgym.adapters.interchange.formats._limits import ended
 from trajgym.trajectory import InvalidInput, Status, text_of, tool_calls_of
@@ -37,9 +35,9 @@ def _read(source: Source) -> Iterator[Draft]:
         info = document.get("info") or {}
         if not isinstance(history, list):
             raise InvalidInput(f"{where}: 'history' is missing; expected SWE-agent's .traj file")
-        said = [_said(source, item, where) for item in history]
+        messages = [_message_of(source, item, where) for item in history]
         policy = f"imported:{_model(document)}"
-        turns = turns_of(said, policy=policy)
+        turns = turns_of(messages, policy=policy)
         if not turns:
             raise InvalidInput(f"{where}: no answer of the model")
         _add_times(source, turns, steps)
@@ -50,7 +48,7 @@ def _read(source: Source) -> Iterator[Draft]:
         kept = ("model_stats", "exit_status", "submission", "swe_agent_version")
         source.lose_keys("review", info, kept)
         labels = {name: info.get(name) for name in kept[1:]}
-        user = next((one for one in said if one.message["role"] == "user"), None)
+        user = next((one for one in messages if one.message["role"] == "user"), None)
         yield Draft(
             task=path.name.removesuffix(".traj"),
             prompt=None if user is None else text_of(user.message),
@@ -71,7 +69,7 @@ def _model(document: dict[str, Any]) -> str:
         return "unknown"
 
 
-def _said(source: Source, item: dict[str, Any], where: str) -> ImportedMessage:
+def _message_of(source: Source, item: dict[str, Any], where: str) -> ImportedMessage:
     message: Message = {"role": item.get("role"), "content": item.get("content") or ""}
     if calls := item.get("tool_calls"):
         message["tool_calls"] = [_call(call) for call in calls]
@@ -104,8 +102,8 @@ def _add_times(source: Source, turns: list[Turn], steps: list[dict[str, Any]]) -
         source.lose("state", bool(step.get("state")))
         source.lose("queries", bool(step.get("query")))
         source.lose("extra", bool(step.get("extra_info")))
-        said = str(step.get("response") or "").strip()
-        turn = next((one for one in left if text_of(one.message).strip() == said), None)
+        response = str(step.get("response") or "").strip()
+        turn = next((one for one in left if text_of(one.message).strip() == response), None)
         if turn is not None and step.get("execution_time"):
             turn.env_seconds = float(step["execution_time"])
 
@@ -115,7 +113,7 @@ FORMAT = Format(
     about="SWE-agent's .traj files (1.x, and 0.x without tool calls)",
     files=("*.traj",),
     read=_read,
-    holds=frozenset({"images", "tool call ids", "reasoning"}),
+    holds=frozenset({"developer messages", "images", "tool call ids", "reasoning"}),
     drops={
         "model stats": "totals of calls, tokens and cost",
         "state": "state of the shell after each step",
@@ -140,16 +138,7 @@ def export_swe_agent(export: Export, *, include: Include = "all") -> None:
         export: what to write.
         include: ``all`` attempts with turns, ``scored`` or ``passed`` ones.
     """
-    for track in tracks(export, FORMAT, include):
-        folder = file_name(track.id)
-        name = f"{folder}/{folder}.traj"
-        try:
-            write_json(export.out / name, _document(export, track))
-        except InvalidInput as error:
-            export.report.drop(track.tree.record.id, track.attempt.index, str(error))
-        else:
-            export.file(name)
-            export.report.count(synthetic=track.leaf.synthetic)
+    write_documents(export, FORMAT, include, lambda name: f"{name}/{name}.traj", _document)
 
 
 def _document(export: Export, track: Track) -> dict[str, Any]:
@@ -186,9 +175,7 @@ def _exit_status(status: Status) -> str:
 
 def _item(export: Export, entry: Entry) -> dict[str, Any]:
     message, turn = entry
-    content = message.get("content") or ""
-    if isinstance(content, list):
-        content = [_part(export, part) for part in content]
+    content = content_of(export, message) or ""
     item = {"role": message["role"], "content": content, "agent": "main"}
     if message["role"] == "system":
         return item | {"message_type": "system_prompt"}
@@ -205,12 +192,6 @@ def _item(export: Export, entry: Entry) -> dict[str, Any]:
         "tool_calls": tool_calls_of(message) or None,
         "thinking_blocks": [{"type": "thinking", "thinking": thought}] if thought else None,
     }
-
-
-def _part(export: Export, part: dict[str, Any]) -> dict[str, Any]:
-    if part.get("type") != "image_url":
-        return part
-    return {"type": "image_url", "image_url": {"url": data_url(export, part["image_url"]["url"])}}
 
 
 def _action(message: Message) -> str:

@@ -123,13 +123,13 @@ class _Reader:
         turns: list[Turn] = []
         returning: list[int] = []
         last = parent
-        for said, refs in groups:
+        for collected, refs in groups:
             index = start + len(turns)
             edge = "return" if returning else "continue"
             if index == start and parent is not None:
                 edge = "spawn"
             before = returning[-1] if returning else last
-            (turn,) = turns_of(said, start=index, parent=before, agent=agent, edge=edge)
+            (turn,) = turns_of(collected, start=index, parent=before, agent=agent, edge=edge)
             turn.returns = returning[:-1]
             _restore_edit(turn)
             turns.append(turn)
@@ -148,23 +148,25 @@ class _Reader:
         self, document: dict[str, Any], model: str
     ) -> Iterator[tuple[list[ImportedMessage], list[str]]]:
         """Yield the messages of each turn, and the sub-agents that it spawned."""
-        said: list[ImportedMessage] = []
+        collected: list[ImportedMessage] = []
         refs: list[str] = []
         answered = False
         for number, step in enumerate(document.get("steps") or (), 1):
             where = f"{self._path}: step {number}"
             turn = _is_turn(step)
             if answered and (turn or "context" in _own(step)):
-                yield said, refs
-                said, refs, answered = [], [], False
+                yield collected, refs
+                collected, refs, answered = [], [], False
             messages, found = self._step(step, where, model)
-            said += messages
+            collected += messages
             refs += found
             answered = answered or turn
         if answered:
-            yield said, refs
-        elif said:
-            raise InvalidInput(f"{self._path}: no step of the agent after {len(said)} messages")
+            yield collected, refs
+        elif collected:
+            raise InvalidInput(
+                f"{self._path}: no step of the agent after {len(collected)} messages"
+            )
 
     def _step(
         self, step: dict[str, Any], where: str, model: str
@@ -194,7 +196,7 @@ class _Reader:
         return message | ({"tool_calls": calls} if calls else {})
 
     def _results(self, step: dict[str, Any], where: str) -> tuple[list[ImportedMessage], list[str]]:
-        said, refs = [], []
+        collected, refs = [], []
         for result in (step.get("observation") or {}).get("results") or ():
             links = result.get("subagent_trajectory_ref") or ()
             refs += [link.get("trajectory_id") or "" for link in links]
@@ -204,8 +206,8 @@ class _Reader:
             content = self._content(result["content"], where)
             call = result.get("source_call_id")
             tool = {"role": "tool", "tool_call_id": call} if call else {"role": "user"}
-            said.append(ImportedMessage({**tool, "content": content}))
-        return said, refs
+            collected.append(ImportedMessage({**tool, "content": content}))
+        return collected, refs
 
     def _content(self, content: Any, where: str) -> Any:
         if not isinstance(content, list):
@@ -273,7 +275,7 @@ class _Reader:
 
 
 def _is_turn(step: dict[str, Any]) -> bool:
-    """Return whether the policy said a step in this trajectory; copied context is not trained."""
+    """Return whether a step is a response of the policy here, not copied context."""
     return step.get("source") == "agent" and not step.get("is_copied_context")
 
 

@@ -102,7 +102,7 @@ class _Sample:
     def draft(self) -> Draft:
         sample = self._sample
         model = self._eval.get("model") or "unknown"
-        said = [self._said(one) for one in need(sample, "messages", list, self._where)]
+        messages = [self._message_of(one) for one in need(sample, "messages", list, self._where)]
         metadata = sample.get("metadata") or {}
         data = {"target": sample.get("target"), "choices": sample.get("choices")}
         data["metadata"] = {key: value for key, value in metadata.items() if key != OWN}
@@ -111,7 +111,7 @@ class _Sample:
             task=f"{self._eval.get('task', 'inspect')}/{sample.get('id')}",
             prompt=self._resolved(first) if isinstance(first, str) else None,
             data={key: value for key, value in data.items() if value},
-            turns=turns_of(said, policy=f"imported:{model}"),
+            turns=turns_of(messages, policy=f"imported:{model}"),
             session=sample.get("uuid") or "",
             tools=self._tools(),
             labels={"model": model},
@@ -166,8 +166,9 @@ class _Sample:
         choices = [one.get("output", {}).get("choices") or [{}] for one in self._calls.values()]
         source.lose("log-probs", any(one[0].get("logprobs") for one in choices))
 
-    def _said(self, message: dict[str, Any]) -> ImportedMessage:
-        role = message.get("role")
+    def _message_of(self, message: dict[str, Any]) -> ImportedMessage:
+        own = (message.get("metadata") or {}).get(OWN) or {}
+        role = own.get("role", message.get("role"))
         content, thought = self._content(message.get("content"))
         plain: Message = {"role": role, "content": content}
         if role == "tool":
@@ -182,7 +183,6 @@ class _Sample:
                 call_of(call["function"], call.get("arguments") or {}, call["id"]) for call in calls
             ]
         checked = self._source.message(plain, self._where)
-        own = (message.get("metadata") or {}).get(OWN) or {}
         for call, text in zip(tool_calls_of(checked), own.get("arguments") or (), strict=False):
             call["function"]["arguments"] = text
         self._source.lose("metadata", bool(set(message.get("metadata") or {}) - {OWN}))

@@ -168,8 +168,10 @@ def _output(messages: list[dict[str, Any]], model: str) -> dict[str, Any]:
 
 def _message(export: Export, entry: Entry, name: str, model: str) -> dict[str, Any]:
     message, turn = entry
-    role = "system" if message["role"] == "developer" else message["role"]
+    role = message["role"]
     found: dict[str, Any] = {"id": name, "role": role}
+    if role == "developer":  # a role that Inspect's messages lack
+        found |= {"role": "system", "metadata": {OWN: {"role": role}}}
     found["content"] = _content_out(export, message)
     if role == "tool":
         found["tool_call_id"] = message.get("tool_call_id")
