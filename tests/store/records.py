@@ -1,0 +1,27 @@
+"""Records that the tests of the store write."""
+
+from __future__ import annotations
+
+from trajgym.trajectory import (
+    SessionRecord,
+    SessionTree,
+    Store,
+    Turn,
+)
+
+
+def record(name: str = "s") -> SessionRecord:
+    return SessionRecord(id=name, task="t", env={"id": "e", "config": {}})
+
+
+def turn(index: int, text: str = "x") -> Turn:
+    parent = index - 1 if index else None
+    return Turn(index=index, parent=parent, message={"role": "assistant", "content": text})
+
+
+def write_golden(store: Store, tree: SessionTree) -> None:
+    store.begin_session(tree.record)
+    for one in tree.turns:
+        store.append_turn(tree.record.id, one)
+    for attempt in tree.attempts:
+        store.put_attempt(tree.record.id, attempt).wait()

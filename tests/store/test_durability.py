@@ -1,0 +1,218 @@
+"""What the store acknowledged is there, whatever is killed, full, locked or cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.store.records import record, turn, write_golden
+from trajgym.trajectory import (
+    InvalidInput,
+    Run,
+    SessionTree,
+    Store,
+    StoreError,
+    StoreLocked,
+    check_store,
+)
+
+
+def test_store_keeps_its_promises() -> None:
+    """The shipped conformance check passes on the store that ships."""
+    assert len(check_store()) == 6
+
+
+def test_golden_sessions_are_carried_whole(
+    tmp_path: Path, golden: tuple[SessionTree, dict[str, Any]]
+) -> None:
+    """Every hand-made session reads back equal, down to each token."""
+    tree, _ = golden
+    with Store(tmp_path) as store:
+        write_golden(store, tree)
+    with Run(tmp_path) as run:
+        assert run.session(tree.record.id).to_json() == tree.to_json()
+
+
+WRITER = """
+import sys
+from trajgym.trajectory import SessionRecord, Store, Turn
+store = Store(sys.argv[1])
+store._connection.execute("PRAGMA wal_autocheckpoint = 20")  # to be hit in the middle of one
+n = 0
+while True:
+    session = f"{sys.argv[2]}-{n}"
+    store.begin_session(SessionRecord(id=session, task="t", env={"id": "e", "config": {}}))
+    for i in range(20):
+        message = {"role": "assistant", "content": "x" * 2000}
+        turn = Turn(index=i, parent=i - 1 if i else None, message=message)
+        store.append_turn(session, turn).wait()
+        print(session, i, flush=True)
+    n += 1
+"""
+
+
+def test_acknowledged_turns_survive_sigkill(tmp_path: Path) -> None:
+    """Whatever the writer announced before SIGKILL is there afterwards, 20 times in a row."""
+    chance = random.Random(20)
+    acknowledged: dict[str, int] = {}
+    for life in range(20):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path), f"life{life}"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert writer.stdout is not None
+        for _ in range(chance.randint(1, 300)):
+            session, index = writer.stdout.readline().split()
+            acknowledged[session] = int(index) + 1
+        writer.send_signal(signal.SIGKILL)
+        for line in writer.stdout.read().splitlines():
+            if len(parts := line.split()) == 2:
+                acknowledged[parts[0]] = int(parts[1]) + 1
+        writer.wait()
+        writer.stdout.close()
+    with Run(tmp_path) as run:
+        assert run.check() == []
+        for session, count in acknowledged.items():
+            assert len(run.session(session).turns) >= count
+        unfinished = [s for s in run.sessions() if str(s.attempts[0].status) != "interrupted"]
+    assert unfinished == []
+
+
+def test_writers_in_two_processes(tmp_path: Path) -> None:
+    """A second writer is refused with an error that names the remedy; the first one continues."""
+    with Store(tmp_path) as store:
+        code = "import sys; from trajgym.trajectory import Store; Store(sys.argv[1])"
+        other = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True
+        )
+        assert "StoreLocked" in other.stderr
+        assert "another process writes this store" in other.stderr
+        store.begin_session(record()).wait()
+    with pytest.raises(StoreError, match="closed"):
+        store.begin_session(record("late"))
+    Store(tmp_path).close()
+
+
+def test_bad_write_does_not_take_its_neighbours_along(tmp_path: Path) -> None:
+    """One write that SQLite refuses fails alone; those grouped with it are kept."""
+    with Store(tmp_path) as store:
+        store.begin_session(record())
+        good = store.append_turn("s", turn(0))
+        bad = store._write("INSERT INTO turns VALUES (NULL, NULL, NULL)")
+        also = store.append_turn("s", turn(1))
+        good.wait()
+        also.wait()
+        with pytest.raises(StoreError, match="not written"):
+            bad.wait()
+    with Run(tmp_path) as run:
+        assert len(run.session("s").turns) == 2
+
+
+def test_full_disk_is_an_error_and_loses_nothing(tmp_path: Path) -> None:
+    """When the file can't grow, the write is refused and earlier turns stay readable."""
+    with Store(tmp_path) as store:
+        store.begin_session(record())
+        store.append_turn("s", turn(0)).wait()
+        pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+        store._connection.execute(f"PRAGMA max_page_count = {pages + 1}")
+        with pytest.raises(StoreError, match="full"):
+            store.append_turn("s", turn(1, "z" * 1_000_000)).wait()
+        with Run(tmp_path) as run:
+            assert len(run.session("s").turns) == 1
+
+
+async def test_cancelled_waiter_does_not_lose_the_write(tmp_path: Path) -> None:
+    """Cancelling the task that waits for an acknowledgement leaves the write in place."""
+    async with Store(tmp_path) as store:
+        await store.begin_session(record())
+
+        async def append() -> None:
+            await store.append_turn("s", turn(0))
+
+        task = asyncio.create_task(append())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    with Run(tmp_path) as run:
+        assert len(run.session("s").turns) == 1
+
+
+def test_unrepresentable_values_are_refused_at_the_call(tmp_path: Path) -> None:
+    """A value that is not JSON is refused with its place, and the session continues."""
+    with Store(tmp_path) as store:
+        store.begin_session(record())
+        broken = turn(0)
+        broken.signals["x"] = object()
+        with pytest.raises(InvalidInput, match="JSON"):
+            store.append_turn("s", broken)
+        store.append_turn("s", turn(0)).wait()
+
+
+def test_locked_store_is_free_after_sigkill(tmp_path: Path) -> None:
+    """The lock is released when its process ends, even if it was killed."""
+    code = (
+        "import sys,time; from trajgym.trajectory import Store; "
+        "s=Store(sys.argv[1]); print('up',flush=True); time.sleep(60)"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "up\n"
+    with pytest.raises(StoreLocked):
+        Store(tmp_path)
+    holder.kill()
+    holder.wait()
+    holder.stdout.close()
+    Store(tmp_path).close()
+
+
+READ_ONLY = """
+import os, sys
+from trajgym.trajectory import Run, Store, StoreError, check_store
+folder = sys.argv[1]
+with Run(folder + "/run") as run:  # imports what another user may not read
+    run.session("s")
+if os.geteuid() == 0:  # root may write anywhere
+    os.seteuid(65534)
+for name in ("run", "new"):
+    try:
+        Store(folder + "/" + name)
+    except StoreError as error:
+        assert "can't be written" in str(error), error
+    else:
+        raise AssertionError(name)
+with Run(folder + "/run") as run:
+    assert run.check() == []
+    print(len(run.session("s").turns))
+"""
+
+
+def test_read_only_directories() -> None:
+    """A run in a read-only directory is read; writing there is refused with its name."""
+    folder = Path(tempfile.mkdtemp())  # the folder of pytest is closed to other users
+    try:
+        with Store(folder / "run") as store:
+            store.begin_session(record())
+            store.append_turn("s", turn(0))
+        (folder / "run" / "store.sqlite.lock").chmod(0o444)
+        for part in ("run", "."):
+            (folder / part).chmod(0o555)
+        script = [sys.executable, "-c", READ_ONLY, str(folder)]
+        done = subprocess.run(script, capture_output=True, text=True)
+        assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
+    finally:
+        for part in (".", "run"):
+            (folder / part).chmod(0o755)
+        shutil.rmtree(folder)
