@@ -73,7 +73,8 @@ class Fleet:
         processes: number of processes.
         settings: how sessions are run.
         on_progress: called for every event, on the event loop; it must not block. The turns of
-            events have no messages, observations and token ids; the store has them.
+            events have no messages, observations and token ids; the store has them. An exception
+            that it raises is logged.
         allow_changes: what may differ from an earlier call on the directory; see :class:`Runner`.
         limits: deadlines of the processes.
         **overrides: settings by name: ``samples``, ``concurrency``, ``budgets``, ``retries``, ...

@@ -118,7 +118,7 @@ def _unreported(tree: SessionTree, job: Job) -> list[Progress]:
 
 
 def brief(turn: Turn) -> Turn:
-    """Return a turn without what was said in it, for reports to another process."""
+    """Return a turn without its messages, for reports to another process."""
     return Turn(
         index=turn.index,
         parent=turn.parent,

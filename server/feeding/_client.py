@@ -91,9 +91,9 @@ class Feed(AsyncClosing):
         self.groups = 0
         """Number of groups taken."""
         self.version = 0
-        """The trainer's policy version, as the server said last."""
+        """The trainer's policy version, as the server reported last."""
         self.behind = 0
-        """Number of sealed groups after those received, as the server said last."""
+        """Number of sealed groups after those received, as the server reported last."""
         self._aiohttp = aiohttp
         self._url = url.rstrip("/")
         self._consumer = consumer
