@@ -12,6 +12,7 @@ import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trajgym.adapters.trl._versions import ClockReader
+from trajgym.rollout.fleet._spawned import private
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ def serve(
     cells: MutableSequence[int],
     expected: Expected,
     shard: Shard,
-    samples: Connection,
     control: Connection,
+    samples: Connection,
 ) -> None:
     """Make a worker and run it until the trainer's process sends ``stop`` or exits.
 
@@ -54,15 +55,14 @@ def serve(
         cells: shared memory of the clock.
         expected: settings that the worker must have.
         shard: index and number of the workers.
-        samples: receives lists of pairs of session and sample.
         control: commands in; health, metrics and failures out.
+        samples: receives lists of pairs of session and sample.
     """
     # Ctrl-C is sent to the whole process group; the trainer's process handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    for pipe in (samples, control):  # processes started by sessions must not inherit them
-        os.set_inheritable(pipe.fileno(), False)  # noqa: FBT003 - the function takes no keywords
+    private(control, samples)
     # Before any import that reads these variables: sessions must not use the trainer's GPU, and
     # this process is not a rank of the trainer's process group.
     for name in _DEVICES:

@@ -24,9 +24,9 @@ from trajgym.adapters.trl._errors import need_trl
 from trajgym.adapters.trl._group_samples import Tally
 from trajgym.adapters.trl._health import Health
 from trajgym.adapters.trl._settings import check_distribution, plain_settings, split_settings
-from trajgym.adapters.trl._spawned import Spawned
 from trajgym.adapters.trl._versions import VersionClock, watch
 from trajgym.adapters.trl._worker import RolloutWorker
+from trajgym.adapters.trl._worker_process import WorkerProcess
 from trajgym.rollout.fleet import Shard
 from trajgym.trajectory import InvalidInput
 
@@ -122,7 +122,7 @@ class RolloutProcesses:
         """Number of samples that arrived during :meth:`stop`."""
         self._make = _pickled(make)
         self._stop_seconds = stop_seconds
-        self._children: list[Spawned] = []
+        self._children: list[WorkerProcess] = []
         self._counting = threading.Lock()
         self._stopping = False
         self._started_at = 0.0
@@ -231,7 +231,7 @@ class RolloutProcesses:
         atexit.register(self.stop)
         for index in range(self.processes):
             self._children.append(
-                Spawned(
+                WorkerProcess(
                     self._context,
                     self._make,
                     self._cells,
