@@ -178,6 +178,19 @@ def test_a_killed_process_is_named_and_its_turns_stay(
     assert {tuple(s.input_ids[s.completion_mask > 0].tolist()) for s in taken} <= rows
 
 
+def test_a_stopped_process_does_not_block_the_trainer(
+    server: Server, tiny: Any, tmp_path: Path
+) -> None:
+    """A process that reads nothing takes more commands than its pipe holds, and still ends."""
+    with working(server, tiny, tmp_path) as process:
+        process.rollout_buffer.get(timeout=90)
+        os.kill(process.pids[0], signal.SIGSTOP)
+        for version in range(2, 20_000):
+            process.update_model_version(version)
+        os.kill(process.pids[0], signal.SIGKILL)
+        assert "SIGKILL" in failure(process)
+
+
 @pytest.mark.parametrize("then", ["wait", "leave"])
 def test_it_ends_with_the_trainers_process(
     server: Server, tiny: Any, tmp_path: Path, then: str
