@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,7 +19,15 @@ from trajgym.trajectory._tokens import TurnTokens, pack_tokens, unpack_tokens
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["decode", "decode_turn", "encode", "encode_turn", "replace_surrogates", "to_jsonable"]
+__all__ = [
+    "check_finite",
+    "decode",
+    "decode_turn",
+    "encode",
+    "encode_turn",
+    "replace_surrogates",
+    "to_jsonable",
+]
 
 T = TypeVar("T")
 _Bytes = TypeVar("_Bytes", bytes, tuple[bytes, "bytes | None"])
@@ -91,7 +100,18 @@ def to_jsonable(value: object) -> Any:
 
 
 def encode_turn(turn: Turn) -> tuple[bytes, bytes | None]:
-    """Return a turn's JSON (without tokens) and its packed tokens; see :func:`encode`."""
+    """Return a turn's JSON (without tokens) and its packed tokens; see :func:`encode`.
+
+    Raises:
+        InvalidInput: a reward or a signal is not finite, or a value is not JSON.
+    """
+    if turn.reward is not None:
+        check_finite(turn.reward, f"turn {turn.index}: reward")
+    for call in turn.calls:
+        if call.reward is not None:
+            check_finite(call.reward, f"turn {turn.index}: reward of call {call.name!r}")
+    if turn.signals:
+        check_finite(turn.signals, f"turn {turn.index}: signals")
     try:
         written = _turn_bytes(turn)
         if _REPLACED not in written[0]:
@@ -99,6 +119,23 @@ def encode_turn(turn: Turn) -> tuple[bytes, bytes | None]:
     except _Unwritable:
         pass
     return _written(turn, _turn_bytes)
+
+
+def check_finite(value: object, where: str) -> None:
+    """Raise an error if JSON values contain NaN or an infinity, which JSON can't represent.
+
+    Raises:
+        InvalidInput: they do; the message names the place.
+    """
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidInput(f"{where} is {value}; it must be finite")
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            check_finite(one, f"{where}[{key!r:.100}]")
+    elif isinstance(value, (list, tuple)):
+        for position, one in enumerate(value):
+            check_finite(one, f"{where}[{position}]")
 
 
 def _turn_bytes(turn: Turn) -> tuple[bytes, bytes | None]:

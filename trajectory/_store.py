@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from trajgym.trajectory._closing import Closing
-from trajgym.trajectory._codec import encode, encode_turn, replace_surrogates, to_jsonable
+from trajgym.trajectory._codec import (
+    check_finite,
+    encode,
+    encode_turn,
+    replace_surrogates,
+    to_jsonable,
+)
 from trajgym.trajectory._database import (
     AMENDED,
     OUTCOMES,
@@ -218,7 +224,13 @@ class Store(Closing):
         )
 
     def put_attempt(self, session: str, attempt: Attempt) -> Ack:
-        """Store an attempt, or its newer state (how it ended)."""
+        """Store an attempt, or its newer state (how it ended).
+
+        Raises:
+            InvalidInput: the session is unknown, or its score or details are not finite.
+        """
+        if attempt.outcome is not None:
+            _check_outcome(attempt.outcome, f"session {session!r}, attempt {attempt.index}")
         return self._write(
             "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?)",
             self._key(session),
@@ -248,12 +260,21 @@ class Store(Closing):
             turn: index of the turn.
             signals: JSON values by name.
             source: name of the annotator.
+
+        Raises:
+            InvalidInput: the session is unknown, or a value is not finite or not JSON.
         """
+        where = f"session {session!r}, turn {turn}: signals"
+        check_finite(dict(signals), where)
+        try:
+            body = json.dumps(replace_surrogates(dict(signals)))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidInput(f"{where}: not representable as JSON: {error}") from error
         return self._write(
             _ADD_SIGNALS,
             self._key(session) << TURN_BITS | turn,
             source,
-            json.dumps(replace_surrogates(dict(signals)), allow_nan=False).encode(),
+            body.encode(),
         )
 
     def amend_turn(
@@ -313,7 +334,12 @@ class Store(Closing):
             session: id of the session.
             name: of the scoring; the same name replaces what it kept before.
             outcomes: by attempt.
+
+        Raises:
+            InvalidInput: the session is unknown, or a score or details are not finite.
         """
+        for attempt, outcome in outcomes.items():
+            _check_outcome(outcome, f"session {session!r}, attempt {attempt}")
         body = {str(attempt): to_jsonable(outcome) for attempt, outcome in outcomes.items()}
         return self.put_derived(session, f"{OUTCOMES}{name}", json.dumps(body).encode())
 
@@ -537,3 +563,8 @@ def _lock(path: Path) -> int:
             "the same directory (its files are read as one run)",
         ) from error
     return descriptor
+
+
+def _check_outcome(outcome: Outcome, where: str) -> None:
+    check_finite(outcome.score, f"{where}: score")
+    check_finite(outcome.details, f"{where}: details")
