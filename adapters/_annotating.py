@@ -11,6 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trajgym.adapters._errors import RolloutFailed
+from trajgym.envs._results import as_facts
+from trajgym.envs.faults import contained, describe, stoppable
 from trajgym.rollout.annotators import Annotator
 from trajgym.trajectory import InvalidInput
 
@@ -133,7 +135,7 @@ class Annotators:
         return [
             (annotator, turn)
             for annotator in self._annotators
-            for turn in annotator.turns(tree)
+            for turn in _turns(annotator, tree)
             if (turn.index, annotator.source) not in done
         ]
 
@@ -164,10 +166,16 @@ class Annotators:
             self.asked += 1
             try:
                 async with asyncio.timeout(self._turn_seconds):
-                    signals = await annotator.annotate(tree, turn)
+                    with contained():
+                        found = await stoppable(
+                            annotator.annotate(tree, turn),
+                            f"annotator {annotator.source!r}",
+                            seconds=annotator.cancel_seconds,
+                        )
+                signals = as_facts(found, "annotate()", "annotator")
             except Exception as error:
                 # boundary: an annotator may raise anything; only repeated failures end the training
-                cause = f"{type(error).__name__}: {error}"
+                cause = describe(error)
                 self.failed[cause] += 1
                 self._streak += 1
                 if self._streak >= self._give_up:
@@ -197,6 +205,11 @@ def as_annotators(
         return given
     several = [given] if isinstance(given, Annotator | str | Mapping) else list(given)
     return Annotators([_made(one) for one in several]) if several else None
+
+
+def _turns(annotator: Annotator, tree: SessionTree) -> list[Turn]:
+    with contained():
+        return list(annotator.turns(tree))
 
 
 def _made(given: AnnotatorSpec) -> Annotator:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from trajgym.envs._results import as_facts
 from trajgym.envs.faults import CANCEL_SECONDS, contained, describe, stoppable
 from trajgym.rollout._policy import PolicyUnavailable
 from trajgym.trajectory import Run, Store, StoreError
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from trajgym.trajectory import SessionTree, Turn
 
 __all__ = ["AnnotateReport", "Annotated", "Annotator", "annotate"]
+
+_log = logging.getLogger(__name__)
 
 
 class Annotator(AsyncClosing):
@@ -99,6 +103,8 @@ async def annotate(
     Raises:
         StoreLocked: another process writes the run.
         PolicyUnavailable: ``give_up`` consecutive turns failed.
+        Exception: what the annotator's ``turns`` raised; what is no ``Exception`` is raised as
+            :class:`trajgym.envs.faults.UserCodeExit`.
     """
     with Run(path) as run:
         files = run.files
@@ -143,8 +149,11 @@ class _Job:
             async with asyncio.TaskGroup() as workers:
                 for _ in range(concurrency):
                     workers.create_task(work())
-        except* (StoreError, PolicyUnavailable) as group:
-            raise group.exceptions[0] from None
+        except* Exception as group:  # noqa: BLE001 - raised again, without the group around it
+            error: BaseException = group
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            raise error from None
         finally:
             await jobs.aclose()
 
@@ -153,35 +162,46 @@ class _Job:
         while (tree := await asyncio.to_thread(next, trees, None)) is not None:
             found = await asyncio.to_thread(run.annotations, tree.record.id)
             done = {one.turn for one in found if one.source == self._annotator.source}
-            for turn in self._annotator.turns(tree):
+            with contained():
+                turns = list(self._annotator.turns(tree))
+            for turn in turns:
                 if turn.index in done:
                     self.report.skipped += 1
                 else:
                     yield tree, turn
 
     async def _one(self, store: Store, tree: SessionTree, turn: Turn) -> None:
-        session = tree.record.id
+        session, source = tree.record.id, self._annotator.source
         try:
             async with asyncio.timeout(self._seconds):
                 with contained():
-                    signals = await stoppable(
+                    found = await stoppable(
                         self._annotator.annotate(tree, turn),
-                        f"annotator {self._annotator.source!r}",
+                        f"annotator {source!r}",
                         seconds=self._annotator.cancel_seconds,
                     )
+            signals = as_facts(found, "annotate()", "annotator")
+            await store.add_signals(session, turn.index, signals, source=source)
+        except StoreError:
+            raise
         except Exception as error:  # boundary: an annotator; the turn stays unannotated
             cause = describe(error)
             self.report.failed[cause] += 1
-            self._on_progress(Annotated(session, turn.index, {}, cause))
+            self._report(Annotated(session, turn.index, {}, cause))
             self._streak += 1
             if self._streak >= self._give_up:
                 raise PolicyUnavailable(
-                    f"{self._annotator.source}: {self._streak} consecutive turns failed, the last "
+                    f"{source}: {self._streak} consecutive turns failed, the last "
                     f"with {cause}; signals so far are kept; the same call continues from there",
                 ) from error
             return
         self._streak = 0
-        source = self._annotator.source
-        await store.add_signals(session, turn.index, signals, source=source)
         self.report.annotated += 1
-        self._on_progress(Annotated(session, turn.index, signals, ""))
+        self._report(Annotated(session, turn.index, signals, ""))
+
+    def _report(self, event: Annotated) -> None:
+        try:
+            with contained():
+                self._on_progress(event)
+        except Exception:  # noqa: BLE001 - boundary: a callback
+            _log.exception("on_progress failed for session %s, turn %d", event.session, event.turn)
