@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trajgym.envs._errors import ToolError, Truncate
 from trajgym.envs._results import as_result
 from trajgym.envs._tools import Image, InvalidArguments, ToolResult, tools_of
-from trajgym.envs.faults import Fault, fault_of, message_of
+from trajgym.envs.faults import Fault, contained, fault_of, message_of
 from trajgym.trajectory import CallResult, Message, image_part, tool_calls_of
 from trajgym.trajectory._internal import replace_surrogates
 
@@ -196,7 +196,8 @@ class Execution:
                 known = ", ".join(tools) or "none"
                 raise ToolError(f"unknown tool {name!r}; available: {known}")
             status = "invalid"
-            arguments = tool.parse(text)
+            with contained():  # the types of its parameters may have validators
+                arguments = tool.parse(text)
             status = "error"
             given = await self.worker.call(tool.function, self.env, **arguments)
             result = as_result(given, f"tool {name!r}")

@@ -7,10 +7,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from trajgym.envs._execute import Execution, content_parts
+from trajgym.envs._plain import plain_message
 from trajgym.envs._results import as_result, as_snapshot
 from trajgym.envs._tools import ToolResult, tools_of
 from trajgym.envs.faults import contained
-from trajgym.trajectory import check_message
 from trajgym.trajectory._internal import replace_surrogates
 
 if TYPE_CHECKING:
@@ -83,9 +83,7 @@ class Instance:
                 f"reset() returned {type(opening).__name__}; return the first message's text, or "
                 "a list of messages",
             )
-        for message in opening:
-            check_message(message, "reset()")
-        return replace_surrogates(opening)
+        return replace_surrogates([plain_message(message, "reset()") for message in opening])
 
     async def restore(self, env: Env, snapshot: str) -> None:
         """Bring the environment to a snapshot's state."""

@@ -6,13 +6,15 @@ import hashlib
 import math
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import zip_longest
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic_core import to_json
 
+from trajgym.envs._plain import plain_message, plain_number, plain_text, plain_values, readable
 from trajgym.envs._reply import Reply
 from trajgym.trajectory import (
     Attempt,
@@ -51,10 +53,12 @@ _T = TypeVar("_T")
 _FIELDS: tuple[tuple[str, type, bool], ...] = (
     ("finish", str, False),
     ("policy", str, False),
+    ("synthetic", bool, False),
     ("usage", Usage, True),
     ("sampling", Sampling, True),
 )
 """Fields of a reply, their types, and whether None is allowed."""
+_PLAIN = frozenset({bool, int, float, str})
 
 
 @dataclass(slots=True)
@@ -234,22 +238,48 @@ def as_reply(given: Reply | Message | str | object, turn: int) -> Reply:
     if isinstance(given, str):
         given = {"role": "assistant", "content": given}
     reply = given if isinstance(given, Reply) else Reply(message=given)  # type: ignore[arg-type]
-    message = reply.message
+    where = f"reply of turn {turn}"
+    return readable(lambda: _checked(reply, turn), where)
+
+
+def _checked(reply: Reply, turn: int) -> Reply:
+    where = f"reply of turn {turn}"
+    _check_fields(reply, where)
+    message = plain_values(reply.message)
     if isinstance(message, dict) and message.get("tool_calls"):
         calls = _with_ids(message["tool_calls"], turn)
         if calls is not message["tool_calls"]:
             message = {**message, "tool_calls": calls}
-    where = f"reply of turn {turn}"
-    _check_fields(reply, where)
     message = _storable(check_message(message, where, role="assistant"), where)
     context = reply.context
     if context is not None:
-        for shown in context:
-            check_message(shown, f"context of turn {turn}")
-        context = _storable(context, f"context of turn {turn}")
-    if message is reply.message and context is reply.context:
-        return reply
-    return replace(reply, message=message, context=context)
+        shown = f"context of turn {turn}"
+        context = _storable([plain_message(one, shown) for one in context], shown)
+    return replace(
+        reply,
+        message=message,
+        context=context,
+        finish=plain_text(reply.finish),
+        policy=plain_text(reply.policy),
+        usage=_plain_fields(reply.usage),
+        sampling=_plain_fields(reply.sampling),
+    )
+
+
+def _plain_fields(record: _T) -> _T:
+    """Return a record whose numbers and texts are plain; the same one if they are."""
+    if not is_dataclass(record) or isinstance(record, type):
+        return record
+    changed: dict[str, Any] = {}
+    for one in fields(record):
+        value = getattr(record, one.name)
+        if value is None or type(value) in _PLAIN:
+            continue
+        if isinstance(value, str):
+            changed[one.name] = plain_text(value)
+        elif (number := plain_number(value)) is not None:
+            changed[one.name] = int(number) if isinstance(number, Integral) else float(number)
+    return replace(record, **changed) if changed else record
 
 
 def paused_seconds(reply: object) -> float:

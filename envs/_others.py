@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from trajgym.trajectory import Turn
+from trajgym.envs._plain import plain_message, plain_text
+from trajgym.trajectory import InvalidInput, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trajgym.trajectory import Message, Sampling, Usage
 
-__all__ = ["OtherTurn", "OtherTurns"]
+__all__ = ["OtherTurn", "OtherTurns", "plain_others"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,6 +42,26 @@ class OtherTurn:
     sampling: Sampling | None = None
     started_at: float = 0.0
     seconds: float = 0.0
+
+
+def plain_others(noted: Sequence[OtherTurn]) -> list[OtherTurn]:
+    """Return reported turns with well-formed messages of plain values.
+
+    Raises:
+        InvalidInput: one is no :class:`OtherTurn`, or has a message that is malformed.
+    """
+    if not noted:
+        return []
+    found = []
+    for one in noted:
+        if not isinstance(one, OtherTurn):
+            raise InvalidInput(f"note_other() was given {type(one).__name__}; give an OtherTurn")
+        where = "a turn given to note_other()"
+        message = plain_message(one.message, where, role="assistant")
+        context = [plain_message(shown, where) for shown in one.context]
+        texts = {"policy": plain_text(one.policy), "agent": plain_text(one.agent)}
+        found.append(replace(one, message=message, context=context, **texts))
+    return found
 
 
 class _Recorded(NamedTuple):

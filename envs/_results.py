@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
-from numbers import Integral, Rational, Real
-from typing import Any
+from numbers import Integral, Rational
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trajgym.envs._errors import EnvironmentFault
+from trajgym.envs._plain import plain_number, plain_text
 from trajgym.envs._spawn import Spawn
 from trajgym.envs._tools import Image, ToolResult
+from trajgym.envs.faults import contained, describe
 from trajgym.trajectory import Outcome
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from decimal import Decimal
+
 __all__ = ["as_facts", "as_flag", "as_number", "as_outcome", "as_result", "as_snapshot"]
+
+_T = TypeVar("_T")
 
 _DEPTH = 50
 """Maximum nesting of a signal's value; deeper ones are assumed to contain themselves."""
@@ -22,7 +29,8 @@ _DEPTH = 50
 def as_result(value: object, where: str) -> ToolResult:
     """Convert what a tool or ``respond()`` returned to a result with plain, finite values.
 
-    Numbers of numpy, torch, ``decimal`` and ``fractions`` are converted to Python's.
+    Numbers of numpy, torch, ``decimal`` and ``fractions`` are converted to Python's, and instances
+    of subclasses of ``str`` to ``str``, so that no method of a returned object is called later.
 
     Args:
         value: text or a :class:`ToolResult`.
@@ -31,8 +39,14 @@ def as_result(value: object, where: str) -> ToolResult:
     Raises:
         EnvironmentFault: the value has another type, or a part of it can't be recorded.
     """
-    if isinstance(value, str):
+    if type(value) is str:
         return ToolResult(content=value)
+    return _converted(lambda: _result(value, where), where)
+
+
+def _result(value: object, where: str) -> ToolResult:
+    if isinstance(value, str):
+        return ToolResult(content=plain_text(value))
     if not isinstance(value, ToolResult):
         raise _fault(where, f"returned {type(value).__name__}; return text or ToolResult")
     if not isinstance(value.truncated, str):
@@ -41,8 +55,8 @@ def as_result(value: object, where: str) -> ToolResult:
         content=_content(value.content, where),
         reward=None if value.reward is None else as_number(value.reward, f"{where}: reward"),
         done=as_flag(value.done, where),
-        truncated=value.truncated,
-        signals=as_facts(value.signals, f"{where}: signals", "env"),
+        truncated=plain_text(value.truncated),
+        signals=_facts(value.signals, f"{where}: signals", "env"),
         spawn=_spawn(value.spawn, where),
     )
 
@@ -56,14 +70,18 @@ def as_outcome(verdict: object) -> Outcome:
         EnvironmentFault: it is not a number, a bool or an :class:`Outcome`, or a part of it is not
             finite or not a JSON value.
     """
+    return _converted(lambda: _outcome(verdict), "verify()", "verify")
+
+
+def _outcome(verdict: object) -> Outcome:
     where = "verify()"
     if isinstance(verdict, Outcome):
         return Outcome(
             score=as_number(verdict.score, f"{where}: score", "verify"),
             passed=as_flag(verdict.passed, where, "passed", "verify"),
-            details=as_facts(verdict.details, f"{where}: details", "verify"),
+            details=_facts(verdict.details, f"{where}: details", "verify"),
         )
-    if isinstance(verdict, str) or (plain := _plain_number(verdict)) is None:
+    if isinstance(verdict, str) or (plain := plain_number(verdict)) is None:
         message = f"returned {type(verdict).__name__}; return a float, a bool or an Outcome"
         raise _fault(where, message, "verify")
     score = as_number(plain, f"{where}: score", "verify")
@@ -76,9 +94,24 @@ def as_snapshot(value: object) -> str | None:
     Raises:
         EnvironmentFault: it is neither.
     """
-    if value is None or isinstance(value, str):
-        return value
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return plain_text(value)
     raise _fault("snapshot()", f"returned {type(value).__name__}; return its id, or None")
+
+
+def _converted(convert: Callable[[], _T], where: str, part: str = "env") -> _T:
+    """Return what ``convert`` returns; it may call methods of objects that user code returned."""
+    try:
+        with contained():
+            return convert()
+    except EnvironmentFault:
+        raise
+    except Exception as error:
+        # boundary: methods of user code's objects
+        message = f"returned a value that can't be read: {describe(error)}"
+        raise _fault(where, message, part) from error
 
 
 def _spawn(value: object, where: str) -> Spawn | None:
@@ -91,38 +124,28 @@ def _spawn(value: object, where: str) -> Spawn | None:
 
 def _content(content: object, where: str) -> Any:
     if isinstance(content, str):
-        return content
+        return plain_text(content)
     if not isinstance(content, Sequence) or isinstance(content, (bytes, bytearray)):
         raise _fault(
             where, f"content is {type(content).__name__}; return text, or texts and Images"
         )
+    parts: list[str | Image] = []
     for part in content:
         if isinstance(part, Image):
             if not isinstance(part.data, bytes) or not isinstance(part.media_type, str):
                 raise _fault(where, "an Image in content has data that is not bytes")
-        elif not isinstance(part, str):
+            parts.append(Image(part.data, plain_text(part.media_type)))
+        elif isinstance(part, str):
+            parts.append(plain_text(part))
+        else:
             raise _fault(where, f"content contains {type(part).__name__}; return texts and Images")
-    return content
-
-
-def _plain_number(value: Any) -> bool | int | float | Rational | Decimal | None:
-    """Convert a number to one of Python's types; None if it is not a number."""
-    if isinstance(value, (bool, int, float, Decimal, Rational)):
-        return value
-    if isinstance(value, str):
-        return None
-    # Scalars and one-element arrays of numpy, torch and similar libraries.
-    item = getattr(value, "item", None)
-    if callable(item) and getattr(value, "shape", None) == ():
-        found = item()
-        return found if isinstance(found, (bool, int, float)) else None
-    return float(value) if isinstance(value, Real) else None
+    return parts
 
 
 def as_number(value: Any, where: str, part: str = "env") -> float:
     if type(value) is float and math.isfinite(value):
         return value
-    plain = _plain_number(value)
+    plain = plain_number(value)
     if plain is None:
         raise _fault(where, f"is {_short(value)}; it must be a number", part)
     number = _float(plain)
@@ -141,19 +164,23 @@ def _float(number: bool | float | Rational | Decimal) -> float:
 def as_flag(value: Any, where: str, name: str = "done", part: str = "env") -> bool:
     if value is False or value is True:
         return bool(value)
-    plain = _plain_number(value)
+    plain = plain_number(value)
     if plain is None or not math.isfinite(_float(plain)) or plain not in (0, 1):
         raise _fault(where, f"{name} is {_short(value)}; it must be True or False", part)
     return bool(plain)
 
 
 def as_facts(facts: Any, where: str, part: str) -> dict[str, Any]:
+    return _converted(lambda: _facts(facts, where, part), where, part)
+
+
+def _facts(facts: Any, where: str, part: str) -> dict[str, Any]:
     if not isinstance(facts, Mapping):
         raise _fault(where, f"is {type(facts).__name__}; it must be a dict", part)
     if any(not isinstance(key, str) for key in facts):
         raise _fault(where, "has a key that is not a string", part)
     return {
-        str.__str__(key): _json(one, f"{where}[{_short(key)}]", 1, part)
+        plain_text(key): _json(one, f"{where}[{_short(key)}]", 1, part)
         for key, one in facts.items()
     }
 
@@ -167,12 +194,12 @@ def _json(value: Any, where: str, depth: int, part: str) -> Any:
     if isinstance(value, Mapping):
         if any(not isinstance(key, str) for key in value):
             raise _fault(where, "has a key that is not a string", part)
-        return {str.__str__(k): _json(v, where, depth + 1, part) for k, v in value.items()}
+        return {plain_text(k): _json(v, where, depth + 1, part) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_json(one, where, depth + 1, part) for one in value]
     if isinstance(value, str):
-        return str.__str__(value)
-    if (plain := _plain_number(value)) is not None:
+        return plain_text(value)
+    if (plain := plain_number(value)) is not None:
         if isinstance(plain, bool):
             return plain
         return int(plain) if isinstance(plain, Integral) else as_number(plain, where, part)
@@ -183,7 +210,8 @@ def _json(value: Any, where: str, depth: int, part: str) -> Any:
 
 def _short(value: object) -> str:
     try:
-        text = repr(value)
+        with contained():
+            text = plain_text(repr(value))
     except Exception:  # noqa: BLE001 - boundary: user code
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 100 else f"{text[:100]}..."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trajgym.envs._errors import EnvironmentFault
 from trajgym.envs._results import as_facts, as_outcome
-from trajgym.envs.faults import Fault, fault_of
+from trajgym.envs.faults import Fault, contained, fault_of
 from trajgym.envs.rubrics import Case
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ async def verified(
     limit: asyncio.Timeout | None = None
     try:
         async with asyncio.timeout(env.verify_seconds) as limit:
-            return await _score(env, worker, task, tree, attempt)
+            with contained():
+                return await _score(env, worker, task, tree, attempt)
     except Exception as caught:  # noqa: BLE001 - boundary: environment code
         fault = fault_of(caught, "verify")
         if limit is not None and limit.expired():

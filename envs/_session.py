@@ -23,6 +23,8 @@ from trajgym.envs._ledger import (
     usage_of,
 )
 from trajgym.envs._meter import Meter
+from trajgym.envs._others import plain_others
+from trajgym.envs._plain import readable
 from trajgym.envs._replay import Replay, check_forkable
 from trajgym.envs._scoring import verified
 from trajgym.envs._stoppable import CANCEL_SECONDS, stoppable
@@ -308,7 +310,7 @@ class Session:
                         seconds=cancel_seconds,
                         on_abandoned=self._note_abandoned_policy,
                     )
-                paused = paused_seconds(reply)
+                    paused = paused_seconds(reply)
         except OutOfTime:
             cut = self._meter.out_of_time()
             await self.truncate(cut.budget, str(cut))
@@ -344,7 +346,8 @@ class Session:
             )
         checked = as_reply(reply, len(self._ledger.turns))
         tail = self._conversation.tail
-        taken = None if checked.sampled is None else tail.take(checked.sampled)
+        sampled = checked.sampled
+        taken = None if sampled is None else readable(lambda: tail.take(sampled), "its token ids")
         self._stepping = True
         try:
             return await self._step(env, checked, taken)
@@ -574,7 +577,7 @@ class Session:
 
     async def _record_others(self, env: Env) -> None:
         """Record what others said since the agent's last turn; it is durable when this returns."""
-        noted = env.take_others()
+        noted = readable(lambda: plain_others(env.take_others()), "take_others()")
         if not noted:
             return
         others, after = self._conversation.others, self._conversation.last

@@ -10,9 +10,10 @@ from trajgym.envs._budgets import Budgets
 from trajgym.envs._conversation import Conversation
 from trajgym.envs._errors import Unforkable
 from trajgym.envs._instance import Borrowed
+from trajgym.envs._plain import plain_message
 from trajgym.envs._session import Session
 from trajgym.envs._tools import tools_of
-from trajgym.trajectory import Attempt, InvalidInput, check_message
+from trajgym.trajectory import Attempt, InvalidInput
 
 if TYPE_CHECKING:
     from trajgym.envs._execute import Execution
@@ -34,8 +35,9 @@ class SubAgent(Session):
         spec = parent.spec if spawn.env is None else spawn.env
         self._shown = _shown(parent, spawn)
         self._opening = spawn.opening()
-        for message in self._opening or ():
-            check_message(message, f"spawn {spawn.agent!r}: prompt")
+        if self._opening is not None:
+            where = f"spawn {spawn.agent!r}: prompt"
+            self._opening = [plain_message(one, where) for one in self._opening]
         budgets = spawn.budgets or (spec.resolve().budgets if own else Budgets())
         left = parent.seconds_left
         if left is not None and (budgets.seconds is None or budgets.seconds > left):

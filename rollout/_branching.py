@@ -98,7 +98,8 @@ class Branching:
             tree = self._session.tree
             owner = 0 if turn is None else tree.turns[turn].attempt
             async with asyncio.timeout(self._seconds):
-                return await self._attempts[owner].fork(turn)
+                with contained():
+                    return await self._attempts[owner].fork(turn)
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - boundary: environment and expansion
@@ -112,8 +113,9 @@ class Branching:
 
     async def _run(self, rival: Session) -> None:
         try:
-            async with rival:
-                await self._drive(rival)
+            with contained():
+                async with rival:
+                    await self._drive(rival)
         except StoreError:
             raise
         except Exception:  # noqa: BLE001 - boundary: recorded by the rival as it was left

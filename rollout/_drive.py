@@ -176,7 +176,7 @@ async def run_session(
         with hooks.around(one):
             await attempt(one)
 
-    try:
+    async def run() -> None:
         if hooks.before_turn is not None:
             await hooks.before_turn()
         fault = _fault_in(hooks.on_begin, session)
@@ -198,6 +198,10 @@ async def run_session(
                     seed=derive_seed(seed, session.id),
                     seconds=deadline,
                 ).grow()
+
+    try:
+        with contained():
+            await run()
     except StoreError:
         raise
     except Exception as error:  # noqa: BLE001 - boundary: recorded by the session
@@ -264,6 +268,9 @@ async def _turn(session: Session, policy: Policy, task: Task, sample: int, seed:
         with contained():
             call = policy.sample(_request(session, task, sample, seed))
         reply = await session.ask(call, cancel_seconds=policy.cancel_seconds)
+        with contained():
+            if reply is not None:
+                reply.policy = reply.policy or policy.name
     except StoreError:
         raise
     except Truncate as cut:
@@ -276,7 +283,6 @@ async def _turn(session: Session, policy: Policy, task: Task, sample: int, seed:
         return False
     if reply is None:
         return False
-    reply.policy = reply.policy or policy.name
     try:
         await session.step(reply)
     except InvalidInput as error:

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from trajgym.envs import EnvSpec
-from trajgym.envs.faults import describe
+from trajgym.envs.faults import contained, describe
 from trajgym.envs.rubrics import Case
 from trajgym.trajectory import InvalidInput, Run, Store
 
@@ -136,7 +136,8 @@ def _session(tree: SessionTree, rubric: Rubric, tasks: Mapping[str, Task]) -> li
             task = tasks.get(tree.record.task)
             if task is None:
                 raise InvalidInput(f"the run has no task {tree.record.task!r}")
-            after = rubric.outcome(Case.recorded(task, tree, attempt))
+            with contained():
+                after = rubric.outcome(Case.recorded(task, tree, attempt))
         except Exception as error:  # noqa: BLE001 - boundary: an author's rubric
             cause = describe(error)
         found.append(Rescored(tree.record.id, attempt.index, before, after, cause))

@@ -6,6 +6,7 @@ import base64
 from typing import TYPE_CHECKING, Any
 
 from trajgym.envs._errors import EnvironmentFault, ToolError, Truncate
+from trajgym.envs._plain import plain_message, plain_text
 from trajgym.envs._results import as_outcome, as_result
 from trajgym.envs._tools import Image, InvalidArguments, ToolResult
 from trajgym.envs.faults import fault_of, message_of
@@ -53,10 +54,16 @@ def result_from_json(body: dict[str, Any]) -> ToolResult:
 
 
 def opening_to_json(value: object) -> dict[str, Any]:
-    """Return the JSON form of the result of ``reset``: text, messages, or a tool result."""
+    """Return the JSON form of the result of ``reset``: text, messages, or a tool result.
+
+    Raises:
+        InvalidInput: a message is malformed.
+    """
     if isinstance(value, ToolResult):
         return {"result": result_to_json(value, "reset()")}
-    return {"prompt": value}
+    if isinstance(value, list):
+        return {"prompt": [plain_message(message, "reset()") for message in value]}
+    return {"prompt": plain_text(value) if isinstance(value, str) else value}
 
 
 def opening_from_json(body: dict[str, Any]) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from trajgym.envs._results import as_flag, as_number
+from trajgym.envs.faults import describe
 from trajgym.envs.rubrics._case import Judgment
 from trajgym.envs.rubrics._parsers import last_number
 from trajgym.trajectory import InvalidInput, Outcome, TrajgymError
@@ -121,9 +122,7 @@ class Part:
             return self.function(case)
         except Exception as error:
             # boundary: an author's function
-            raise RubricError(
-                f"rubric part {self.name!r} failed: {type(error).__name__}: {error}"
-            ) from error
+            raise RubricError(f"rubric part {self.name!r} failed: {describe(error)}") from error
 
 
 class Rubric:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trajgym.envs import Env, Remaining, tools_of
 from trajgym.envs._threads import Worker
+from trajgym.envs.faults import contained
 from trajgym.envs.remote._wire import (
     opening_to_json,
     outcome_to_json,
@@ -148,7 +149,8 @@ class EnvHost:
         self._opening += 1
         instance = None
         try:
-            instance = _Instance(spec.make())
+            with contained():
+                instance = _Instance(spec.make())
             env = instance.env
             env.labels = {str(k): str(v) for k, v in dict(body.get("labels") or {}).items()}
             env.remaining = _remaining(body)
@@ -235,9 +237,10 @@ _KEPT = 8
 
 
 async def _carry_out(instance: _Instance, method: str, body: dict[str, Any]) -> bytes:
-    instance.env.remaining = _remaining(body)
     try:
-        return dumps({"value": await _METHODS[method](instance, body)})
+        with contained():
+            instance.env.remaining = _remaining(body)
+            return dumps({"value": await _METHODS[method](instance, body)})
     except Exception as error:  # noqa: BLE001 - boundary: environment code
         return dumps({"raised": raised_to_json(error)})
 
@@ -284,7 +287,8 @@ def _script(cls: type[Env], body: dict[str, Any]) -> bytes:
     sample = body.get("sample")
     task = _task(body)
     try:
-        return dumps({"value": cls.script(task, sample if isinstance(sample, int) else 0)})
+        with contained():
+            return dumps({"value": cls.script(task, sample if isinstance(sample, int) else 0)})
     except Exception as error:  # noqa: BLE001 - boundary: environment code
         return dumps({"raised": raised_to_json(error)})
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trajgym.envs._clock import OutOfTime
 from trajgym.envs._threads import finish_despite_cancel
+from trajgym.envs.faults import contained
 from trajgym.envs.sandbox import CommandResult, SandboxEnv
 from trajgym.rollout import derive_seed
 from trajgym.rollout._context import context_full
@@ -163,7 +164,8 @@ class ProgramAttempt(CallWatch):
         await self._end(sandbox, done)
 
     async def _write_files(self, sandbox: Sandbox, call: ProgramCall) -> None:
-        files = {call.prompt: self._outside.prompt.encode(), **self._agent.files(call)}
+        with contained():
+            files = {call.prompt: self._outside.prompt.encode(), **self._agent.files(call)}
         for path, data in files.items():
             await sandbox.write_file(path, data)
 
@@ -186,7 +188,9 @@ class ProgramAttempt(CallWatch):
         return None if program.cancelled() else program.result()
 
     async def _program(self, sandbox: Sandbox, call: ProgramCall) -> CommandResult:
-        line = f"{{ {self._agent.command(call)}\n}} >{FOLDER}/stdout 2>{FOLDER}/stderr"
+        with contained():  # in a task of its own, which a SystemExit would end the loop with
+            command, own = self._agent.command(call), dict(self._agent.variables(call))
+        line = f"{{ {command}\n}} >{FOLDER}/stdout 2>{FOLDER}/stderr"
         variables = {
             "OPENAI_BASE_URL": call.base_url,
             "OPENAI_API_BASE": call.base_url,
@@ -196,7 +200,7 @@ class ProgramAttempt(CallWatch):
             "TRAJGYM_MODEL": call.model,
             "TRAJGYM_PROMPT_FILE": call.prompt,
             "TRAJGYM_AGENT_DIR": call.folder,
-            **self._agent.variables(call),
+            **own,
         }
         prompt = self._outside.prompt.encode()
         return await sandbox.run(line, timeout=_LONGEST, env=variables, stdin=prompt)
