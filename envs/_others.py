@@ -59,8 +59,8 @@ def plain_others(noted: Sequence[OtherTurn]) -> list[OtherTurn]:
         where = "a turn given to note_other()"
         message = plain_message(one.message, where, role="assistant")
         context = [plain_message(shown, where) for shown in one.context]
-        texts = {"policy": plain_text(one.policy), "agent": plain_text(one.agent)}
-        found.append(replace(one, message=message, context=context, **texts))
+        policy, agent = plain_text(one.policy), plain_text(one.agent)
+        found.append(replace(one, message=message, context=context, policy=policy, agent=agent))
     return found
 
 

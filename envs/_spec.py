@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from trajgym.envs._env import Env
 from trajgym.envs._errors import UnknownEnv
 from trajgym.envs._tasks import problems
+from trajgym.envs.faults import contained
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
@@ -54,14 +55,16 @@ class EnvSpec(BaseModel):
             found = _import(self.id)
         if found is None:
             for entry in metadata.entry_points(group=_GROUP, name=self.id):
-                found = entry.load()
+                with contained():  # imports the environment's module
+                    found = entry.load()
         if not (isinstance(found, type) and issubclass(found, Env)):
             raise UnknownEnv(
                 f"no environment {self.id!r}; known: {', '.join(registered()) or 'none'}. "
                 "Register one with trajgym.envs.register, or write package.module:Class",
             )
         try:
-            return found.variant(self.config)
+            with contained():
+                return found.variant(self.config)
         except ValidationError as error:
             raise self._refused(problems(error)) from error
 
@@ -75,7 +78,8 @@ class EnvSpec(BaseModel):
         """
         cls = self.resolve()
         try:
-            env = cls(**self.config)
+            with contained():
+                env = cls(**self.config)
         except (TypeError, ValidationError) as error:
             what = problems(error) if isinstance(error, ValidationError) else error
             raise InvalidInput(f"environment {self.id!r}: invalid configuration: {what}") from error
@@ -134,7 +138,8 @@ def registered() -> list[str]:
 def _import(path: str) -> object:
     module, _, name = path.partition(":")
     try:
-        found: object = importlib.import_module(module)
+        with contained():
+            found: object = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:

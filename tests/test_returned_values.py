@@ -25,6 +25,7 @@ from trajgym.envs import (
     ToolResult,
     tool,
 )
+from trajgym.envs.faults import UserCodeExit
 from trajgym.rollout import Policy, PolicyRequest, annotate, collect
 from trajgym.rollout.annotators import Annotator
 from trajgym.trajectory import Outcome, Run, Sampling, Segment, SessionTree, Task, Turn, Usage
@@ -281,6 +282,30 @@ async def test_a_replys_numbers_are_numbers(tmp_path: Path) -> None:
     assert type(turn.usage.prompt_tokens) is int
     assert turn.sampling is not None
     assert type(turn.sampling.temperature) is float
+
+
+class Unbuildable(Env):
+    """Raises before there is a session."""
+
+    @classmethod
+    def variant(cls, config: Any) -> type[Env]:
+        if config["at"] == "variant":
+            error = RAISES[config["kind"]]()
+            raise error
+        return cls
+
+    def __init__(self, at: str, kind: str) -> None:
+        error = RAISES[kind]()
+        raise error
+
+
+@pytest.mark.parametrize("kind", ["exit", "cancelled", "generator", "bare"])
+@pytest.mark.parametrize("at", ["variant", "init"])
+def test_a_class_that_exits_raises_an_error(at: str, kind: str) -> None:
+    """What ends a process becomes an error of ours where an environment is found or built."""
+    spec = EnvSpec(id="tests.test_returned_values:Unbuildable", config={"at": at, "kind": kind})
+    with pytest.raises(UserCodeExit):
+        spec.make()
 
 
 class Odd(Annotator):

@@ -184,7 +184,8 @@ class Fleet:
     # The iterator -------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        policy = self._make_policy()
+        with contained():
+            policy = self._make_policy()
         async with policy:
             if isinstance(policy, AttemptPolicy):
                 policy.check(self.spec, self.settings)
