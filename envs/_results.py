@@ -24,6 +24,13 @@ _T = TypeVar("_T")
 
 _DEPTH = 50
 """Maximum nesting of a signal's value; deeper ones are assumed to contain themselves."""
+_FACTS = 1_000_000
+"""Largest size in bytes of the signals of a result, and of an outcome's details: they are converted
+and encoded on the event loop."""
+_PARTS = 10_000
+"""Largest number of texts and images in a result."""
+_NAME = 100
+"""Largest number of characters of a limit's name."""
 
 
 def as_result(value: object, where: str) -> ToolResult:
@@ -51,6 +58,8 @@ def _result(value: object, where: str) -> ToolResult:
         raise _fault(where, f"returned {type(value).__name__}; return text or ToolResult")
     if not isinstance(value.truncated, str):
         raise _fault(where, f"truncated is {_short(value.truncated)}; it must be a limit's name")
+    if len(plain_text(value.truncated)) > _NAME:
+        raise _fault(where, f"truncated has more than {_NAME} characters; give a limit's name")
     return ToolResult(
         content=_content(value.content, where),
         reward=None if value.reward is None else as_number(value.reward, f"{where}: reward"),
@@ -129,6 +138,8 @@ def _content(content: object, where: str) -> Any:
         raise _fault(
             where, f"content is {type(content).__name__}; return text, or texts and Images"
         )
+    if len(content) > _PARTS:
+        raise _fault(where, f"content has {len(content):,} parts; return at most {_PARTS:,}")
     parts: list[str | Image] = []
     for part in content:
         if isinstance(part, Image):
@@ -179,33 +190,55 @@ def _facts(facts: Any, where: str, part: str) -> dict[str, Any]:
         raise _fault(where, f"is {type(facts).__name__}; it must be a dict", part)
     if any(not isinstance(key, str) for key in facts):
         raise _fault(where, "has a key that is not a string", part)
+    read = _Json(part, where)
     return {
-        plain_text(key): _json(one, f"{where}[{_short(key)}]", 1, part)
-        for key, one in facts.items()
+        plain_text(key): read.value(one, f"{where}[{_short(key)}]", 1) for key, one in facts.items()
     }
 
 
-def _json(value: Any, where: str, depth: int, part: str) -> Any:
-    kind = type(value)
-    if value is None or kind in {bool, int, str} or (kind is float and math.isfinite(value)):
-        return value
-    if depth > _DEPTH:
-        raise _fault(where, f"is nested more than {_DEPTH} levels deep", part)
-    if isinstance(value, Mapping):
-        if any(not isinstance(key, str) for key in value):
-            raise _fault(where, "has a key that is not a string", part)
-        return {plain_text(k): _json(v, where, depth + 1, part) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_json(one, where, depth + 1, part) for one in value]
-    if isinstance(value, str):
-        return plain_text(value)
-    if (plain := plain_number(value)) is not None:
-        if isinstance(plain, bool):
-            return plain
-        return int(plain) if isinstance(plain, Integral) else as_number(plain, where, part)
-    if callable(getattr(value, "tolist", None)):  # arrays of numpy and torch
-        return _json(value.tolist(), where, depth + 1, part)
-    raise _fault(where, f"holds {type(value).__name__}; signals are JSON values", part)
+class _Json:
+    """Converts the values of one dict to JSON values, up to a total size.
+
+    Args:
+        part: what failed if a value can't be recorded.
+        where: what the dict is.
+    """
+
+    __slots__ = ("_left", "_part", "_where")
+
+    def __init__(self, part: str, where: str) -> None:
+        self._part = part
+        self._where = where
+        self._left = _FACTS
+
+    def value(self, value: Any, where: str, depth: int) -> Any:
+        """Return the plain form of a value at a place."""
+        kind = type(value)
+        self._left -= len(value) if kind is str else 8
+        if self._left < 0:
+            message = f"hold more than {_FACTS:,} bytes; return less, and large texts as content"
+            raise _fault(self._where, message, self._part)
+        if value is None or kind in {bool, int, str} or (kind is float and math.isfinite(value)):
+            return value
+        if depth > _DEPTH:
+            raise _fault(where, f"is nested more than {_DEPTH} levels deep", self._part)
+        if isinstance(value, Mapping):
+            if any(not isinstance(key, str) for key in value):
+                raise _fault(where, "has a key that is not a string", self._part)
+            return {plain_text(k): self.value(v, where, depth + 1) for k, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.value(one, where, depth + 1) for one in value]
+        if isinstance(value, str):
+            return self.value(plain_text(value), where, depth)
+        if (plain := plain_number(value)) is not None:
+            if isinstance(plain, bool):
+                return plain
+            return (
+                int(plain) if isinstance(plain, Integral) else as_number(plain, where, self._part)
+            )
+        if callable(getattr(value, "tolist", None)):  # arrays of numpy and torch
+            return self.value(value.tolist(), where, depth + 1)
+        raise _fault(where, f"holds {type(value).__name__}; signals are JSON values", self._part)
 
 
 def _short(value: object) -> str:

@@ -71,6 +71,8 @@ __all__ = ["Session", "StepResult"]
 _log = logging.getLogger(__name__)
 _GRACE = 30.0
 """Seconds for recording how an attempt ended, in addition to the environment's own deadlines."""
+_NAME, _CAUSE = 100, 10_000
+"""Largest number of characters of a limit's or part's name, and of a cause."""
 
 
 class StepResult(NamedTuple):
@@ -412,15 +414,16 @@ class Session:
 
     async def truncate(self, budget: str, cause: str) -> None:
         """End the attempt because the agent reached a limit; it is verified and scored."""
-        await self._end(Status("truncated", budget), cause)
+        await self._end(Status("truncated", budget[:_NAME]), cause[:_CAUSE])
 
     async def fail(self, part: str, cause: str, error: str = "") -> None:
         """End the attempt without a score because something outside the agent's control failed."""
-        await self._end(Status("failed", part), replace_surrogates(cause), error)
+        cause = replace_surrogates(cause[:_CAUSE])
+        await self._end(Status("failed", part[:_NAME]), cause, error)
 
     async def cancel(self, cause: str) -> None:
         """End the attempt without a score because the caller abandons it."""
-        await self._end(Status("cancelled"), cause)
+        await self._end(Status("cancelled"), cause[:_CAUSE])
 
     # Forks --------------------------------------------------------------------------------
 

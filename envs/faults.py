@@ -34,6 +34,8 @@ _CAUSE = 2_000
 """Largest number of characters of an exception's text."""
 _TRACEBACK = 50_000
 """Largest number of characters of a traceback."""
+_PART = 100
+"""Largest number of characters of a part's name."""
 
 
 class UserCodeExit(TrajgymError):
@@ -139,7 +141,10 @@ def describe(error: BaseException) -> str:
 def traceback_of(error: BaseException) -> str:
     """Return the formatted traceback, bounded to its start and end."""
     try:
-        text = "".join(traceback.format_exception(error))
+        if _is_large(error):
+            text = "".join(traceback.format_tb(error.__traceback__)) + describe(error)
+        else:
+            text = "".join(traceback.format_exception(error))
     except BaseException as failed:  # boundary: formatting calls ``__str__``, user code
         if isinstance(failed, KeyboardInterrupt):
             raise
@@ -152,6 +157,23 @@ def traceback_of(error: BaseException) -> str:
     return replace_surrogates(text)
 
 
+def _is_large(error: BaseException) -> bool:
+    """Return whether formatting an exception, with its causes, could block the event loop."""
+    left, found = _TRACEBACK, [error]
+    seen: set[int] = set()
+    while found and left > 0:
+        one = found.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        notes = getattr(one, "__notes__", None) or ()
+        left -= 100 + len(str(one)) + sum(len(str(note)) for note in notes)
+        found += [other for other in (one.__cause__, one.__context__) if other is not None]
+        if isinstance(one, BaseExceptionGroup):
+            found += one.exceptions
+    return left <= 0
+
+
 def fault_of(error: BaseException, part: str = "env") -> Fault:
     """Return the fault of an exception: of the part that it names, or of ``part``."""
     # Sandbox and policy errors have a ``part`` attribute, so they need not be imported here.
@@ -160,4 +182,4 @@ def fault_of(error: BaseException, part: str = "env") -> Fault:
         return Fault(part, message_of(error), traceback_of(error))
     if not isinstance(own, str) or not own:
         return Fault(part, describe(error), traceback_of(error))
-    return Fault(own, message_of(error) or type(error).__name__, traceback_of(error))
+    return Fault(own[:_PART], message_of(error) or type(error).__name__, traceback_of(error))

@@ -15,6 +15,7 @@ from tests.worlds import call
 from trajgym.envs import (
     Budgets,
     Env,
+    EnvironmentFault,
     EnvSpec,
     Image,
     OtherTurn,
@@ -23,6 +24,7 @@ from trajgym.envs import (
     Session,
     ToolError,
     ToolResult,
+    Truncate,
     tool,
 )
 from trajgym.envs.faults import UserCodeExit
@@ -265,6 +267,66 @@ async def test_noted_turns_are_the_environments(tmp_path: Path, kind: str, at: s
     if at == "message" and report.statuses == {"completed": 2}:
         return  # a dict of a subclass is read without calling its methods
     assert report.statuses == {"failed:env": 2}
+
+
+class Vast(Env):
+    """Returns more than can be handled on an event loop."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def reset(self, task: Task, seed: int | None) -> str:
+        return "go"
+
+    @tool
+    def go(self) -> ToolResult:
+        """Go on."""
+        if self.what == "signals":
+            return ToolResult(signals={"a": {"b": ["x" * 100_000] * 11}})
+        if self.what == "parts":
+            return ToolResult(content=["x"] * 20_000)
+        if self.what == "truncated":
+            return ToolResult(truncated="x" * 1_000)
+        if self.what == "error":
+            raise RuntimeError("é" * 50_000_000)
+        if self.what == "part":
+            raise EnvironmentFault("p" * 1_000, "why")
+        if self.what == "budget":
+            raise Truncate("b" * 1_000, "why")
+        return ToolResult(content="ok")
+
+    @tool
+    def refuse(self) -> str:
+        """Refuse."""
+        return "ok"
+
+    def verify(self) -> Outcome:
+        details = {"a": list(range(200_000))} if self.what == "details" else {}
+        return Outcome(score=1.0, passed=True, details=details)
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "cause"),
+    [
+        ("signals", "failed:env", "tool 'go': signals hold more than 1,000,000 bytes"),
+        ("parts", "failed:env", "tool 'go' content has 20,000 parts; return at most 10,000"),
+        ("truncated", "failed:env", "truncated has more than 100 characters"),
+        ("error", "failed:env", "... (50000000 characters)"),
+        ("part", f"failed:{'p' * 100}", "why"),
+        ("budget", f"truncated:{'b' * 100}", "why"),
+        ("details", "failed:verify", "verify(): details hold more than 1,000,000 bytes"),
+    ],
+)
+async def test_whatever_is_recorded_is_bounded(what: str, status: str, cause: str) -> None:
+    """What can't be cut like a text is refused, and the record stays small."""
+    spec = EnvSpec(id="tests.test_returned_values:Vast", config={"what": what})
+    async with Session(spec, Task(id="a")) as session:
+        await session.step(call(("go", "{}")))
+        if not session.done:
+            await session.step("done")
+    assert str(session.status) == status
+    assert cause in session.attempt.cause
+    assert len(str(session.attempt)) < 100_000
 
 
 async def test_a_replys_numbers_are_numbers(tmp_path: Path) -> None:
