@@ -32,6 +32,9 @@ __all__ = [
     "until_answer",
 ]
 
+_DEPTH = 100
+"""Deepest nesting of arguments; what is deeper is a model that repeats itself."""
+
 
 def template_messages(messages: Iterable[Message], where: str) -> list[Message]:
     """Return copies of the messages with the arguments of tool calls as objects.
@@ -76,10 +79,25 @@ def read_arguments(text: str) -> Any:
     Lone surrogates become U+FFFD.
 
     Raises:
-        ValueError: the text is not JSON, or has a number that JSON excludes (NaN, infinity).
+        ValueError: the text is not JSON, has a number that JSON excludes (NaN, infinity), or is
+            nested more deeply than encoders accept.
     """
-    found = json.loads(text, parse_constant=_not_json, parse_float=_finite)
-    return replace_surrogates(found)
+    try:
+        found = json.loads(text, parse_constant=_not_json, parse_float=_finite)
+        return replace_surrogates(_shallow(found))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _shallow(value: Any) -> Any:
+    """Return the value unless it is nested too deeply; each encoder has another limit."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(_DEPTH):
+        inner = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [item for one in inner for item in one if isinstance(item, dict | list)]
+        if not level:
+            return value
+    raise ValueError(f"nested more than {_DEPTH} levels deep")
 
 
 def _not_json(name: str) -> float:

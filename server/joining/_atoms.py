@@ -180,12 +180,13 @@ def _image_key(part: dict[str, Any]) -> str:
 
 def canonical_arguments(arguments: Any) -> str:
     """Return a call's arguments as canonical JSON; text that is not JSON is unchanged."""
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments) if arguments.strip() else {}
-        except ValueError:
-            return str(arguments)
-    return json.dumps(arguments, sort_keys=True, separators=(",", ":"))
+    values = arguments
+    try:
+        if isinstance(arguments, str):
+            values = json.loads(arguments) if arguments.strip() else {}
+        return json.dumps(values, sort_keys=True, separators=(",", ":"))
+    except (ValueError, RecursionError):  # nested as deeply as a model that repeats itself writes
+        return str(arguments)
 
 
 def arguments_of(message: Message) -> list[tuple[str, tuple[str, ...]]]:
@@ -195,9 +196,10 @@ def arguments_of(message: Message) -> list[tuple[str, tuple[str, ...]]]:
         arguments = (call.get("function") or {}).get("arguments")
         try:
             value = json.loads(arguments) if isinstance(arguments, str) else arguments
-        except ValueError:
-            value = arguments
-        found.append((str(call.get("id") or ""), tuple(_strings(value))))
+            texts = tuple(_strings(value))
+        except (ValueError, RecursionError):
+            texts = (str(arguments),)
+        found.append((str(call.get("id") or ""), texts))
     return found
 
 

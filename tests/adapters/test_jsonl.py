@@ -154,6 +154,18 @@ def test_numbers_that_json_has_not_leave_one_attempt_out(
     assert report.written == len(trees) - (1 if name == "sft" else 2)
 
 
+@pytest.mark.parametrize("depth", [150, 5_000])
+@pytest.mark.parametrize("name", ["sft", "atif", "inspect", "mini-swe-agent", "sharegpt"])
+def test_deeply_nested_arguments_stop_no_export(name: str, depth: int, tmp_path: Path) -> None:
+    """A model that repeats a bracket costs its attempt at most, never the export."""
+    bad, good = exact_session("a", 1.0), exact_session("b", 1.0)
+    arguments = '{"n": ' + "[" * depth + "]" * depth + "}"
+    bad.turns[0].message["tool_calls"][0]["function"]["arguments"] = arguments
+    report = export(name, [bad, good], groups_of(bad, good), tmp_path)
+    assert report.written + len(report.dropped) == 2
+    assert [one.session for one in report.dropped] == (["a"] if name == "sft" else [])
+
+
 def test_preference_pairs_the_first_different_answer(tmp_path: Path) -> None:
     """Best against worst: a shared prompt ending in a tool message, one answer each."""
     trees = [

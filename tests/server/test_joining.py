@@ -10,6 +10,7 @@ import pytest
 
 from tests.server.story import TOOL, Story, says, system, tool, user
 from trajgym.server.joining import Earlier, Request, kept_of, repeat_of
+from trajgym.server.joining._atoms import arguments_of, canonical_arguments
 
 LONG = "The user asked for a sum of two numbers, and it was computed."
 GO = user("2+3 + 4+5?")
@@ -344,3 +345,12 @@ def test_an_agent_with_tools_while_one_call_is_open() -> None:
     assert story.last[:3] == (main, "spawn", "S3:inferred")
     story.ask([system("third"), user("other words")])
     assert story.last[:3] == (None, "continue", "O:ambiguous")
+
+
+@pytest.mark.parametrize("depth", [900, 5_000])
+def test_deeply_nested_arguments_are_compared_as_text(depth: int) -> None:
+    """Calls whose arguments no parser accepts are the same calls if their texts are equal."""
+    arguments = '{"n": ' + "[" * depth + "]" * depth + "}"
+    call = {"id": "c", "function": {"name": "run", "arguments": arguments}}
+    assert canonical_arguments(arguments) == canonical_arguments(arguments)
+    assert arguments_of({"role": "assistant", "tool_calls": [call]})[0][0] == "c"
