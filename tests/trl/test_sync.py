@@ -92,6 +92,24 @@ def rows_of(path: Path, deriver: Any) -> list[Any]:
     return found
 
 
+def test_the_trainers_template_options_reach_the_prompts(tiny: Tiny, tmp_path: Path) -> None:
+    """`chat_template_kwargs` change the ids of prompts here as in TRL's own sampling."""
+    rows = []
+    for name, options in (("plain", None), ("changed", {"add_system": "Be brief."})):
+        with GRPORollouts(SPEC, tasks(2), tmp_path / name, samples=4, deriver="grpo") as spec:
+            trainer = step_trainer(tiny, spec, tmp_path, chat_template_kwargs=options)
+            template = trainer.processing_class.chat_template
+            head = "{% if add_system is defined %}{{ add_system }}{% endif %}"
+            trainer.processing_class.chat_template = head + template
+            try:
+                prompts = [row["prompt"] for row in trainer.train_dataset] * 4
+                found = trainer.rollout_func(sorted(prompts, key=str), trainer)
+            finally:
+                trainer.processing_class.chat_template = template
+        rows.append(tiny.tokenizer.decode(found["prompt_ids"][0]))
+    assert rows[1] == "Be brief." + rows[0]
+
+
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
 def test_the_gradient_is_that_of_advantages_per_token(
     tiny: Tiny, tmp_path: Path, loss_type: str
