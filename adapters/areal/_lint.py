@@ -98,7 +98,6 @@ def _rewards(config: Settings) -> Iterator[LintFinding]:
                 f"leave actor.{key} out; shape rewards with a deriver",
             )
     scaling, clip = config.get("actor.reward_scaling"), config.get("actor.reward_clip")
-    norm = config.get("actor.reward_norm") or {}
     if scaling != 1:
         yield LintFinding(
             "reward-reshaped",
@@ -114,7 +113,7 @@ def _rewards(config: Settings) -> Iterator[LintFinding]:
             f"is {clip}: it clips the reward at a row's end, but not the values before it",
             f"leave it out ({_NO_CLIP:g}); bound rewards in the environment or the deriver",
         )
-    if "batch" in (norm.get("mean_level"), norm.get("std_level")):
+    if "batch" in _reward_norms(config):
         yield LintFinding(
             "reward-reshaped",
             "actor.reward_norm",
@@ -150,8 +149,7 @@ def _norms(config: Settings) -> Iterator[LintFinding]:
             "advantages that a deriver has normalised by group are normalised again",
             "set actor.adv_norm: null",
         )
-    norm = config.get("actor.reward_norm") or {}
-    if "group" in (norm.get("mean_level"), norm.get("std_level")):
+    if "group" in _reward_norms(config):
         yield LintFinding(
             "group-of-rows",
             "actor.reward_norm",
@@ -159,6 +157,14 @@ def _norms(config: Settings) -> Iterator[LintFinding]:
             "a group of one row is divided by 1e-5",
             "set actor.reward_norm: null and use a group-relative deriver",
         )
+
+
+def _reward_norms(config: Settings) -> set[str | None]:
+    """Return the levels at which rewards are normalised; AReaL's default of both is ``batch``."""
+    norm = config.get("actor.reward_norm")
+    if not isinstance(norm, dict):
+        return set()
+    return {norm.get("mean_level", "batch"), norm.get("std_level", "batch")}
 
 
 def _loss(config: Settings) -> Iterator[LintFinding]:

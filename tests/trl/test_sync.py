@@ -92,22 +92,18 @@ def rows_of(path: Path, deriver: Any) -> list[Any]:
     return found
 
 
-def test_the_trainers_template_options_reach_the_prompts(tiny: Tiny, tmp_path: Path) -> None:
+def test_the_trainers_template_options_reach_the_prompts(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`chat_template_kwargs` change the ids of prompts here as in TRL's own sampling."""
-    rows = []
-    for name, options in (("plain", None), ("changed", {"add_system": "Be brief."})):
-        with GRPORollouts(SPEC, tasks(2), tmp_path / name, samples=4, deriver="grpo") as spec:
-            trainer = step_trainer(tiny, spec, tmp_path, chat_template_kwargs=options)
-            template = trainer.processing_class.chat_template
-            head = "{% if add_system is defined %}{{ add_system }}{% endif %}"
-            trainer.processing_class.chat_template = head + template
-            try:
-                prompts = [row["prompt"] for row in trainer.train_dataset] * 4
-                found = trainer.rollout_func(sorted(prompts, key=str), trainer)
-            finally:
-                trainer.processing_class.chat_template = template
-        rows.append(tiny.tokenizer.decode(found["prompt_ids"][0]))
-    assert rows[1] == "Be brief." + rows[0]
+    head = "{% if addition is defined %}{{ addition }}{% endif %}"
+    template = head + tiny.tokenizer.chat_template
+    monkeypatch.setattr(tiny.tokenizer, "chat_template", template)
+    options = {"addition": "Be brief."}
+    with GRPORollouts(SPEC, tasks(1), tmp_path / "run", samples=1, deriver="grpo") as spec:
+        trainer = step_trainer(tiny, spec, tmp_path, chat_template_kwargs=options)
+        found = spec.rollout_func([trainer.train_dataset[0]["prompt"]], trainer)
+    assert tiny.tokenizer.decode(found["prompt_ids"][0]).startswith("Be brief.")
 
 
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
