@@ -135,8 +135,8 @@ def _ratios(config: Settings) -> Iterator[LintFinding]:
             "ratio-of-rows",
             "importance_sampling_level",
             "is sequence: with one ratio for each row, all of its tokens are trained with the mean "
-            "of its advantages",
-            "leave it at token",
+            "of its advantages, and StepGRPOTrainer refuses rows with several",
+            "leave it at token, or use a deriver with one advantage for each attempt",
         )
     if not config.get("use_vllm"):
         return
