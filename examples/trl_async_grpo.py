@@ -58,33 +58,24 @@ def train(given: argparse.Namespace, transfer: Any = None, **changes: Any) -> An
 
     args = settings(given, **changes)
     tokenizer = AutoTokenizer.from_pretrained(given.model)
-    options = {
-        "model": given.served or given.model,
-        "tokenizer": tokenizer,
-        "store": given.store,
-        "stream": given.stream,
-    }
-    worker: RolloutWorker | RolloutProcesses
+    options = {"model": given.served or given.model, "tokenizer": tokenizer, "store": given.store}
     if given.processes:
         options["processes"] = given.processes
-        worker = RolloutProcesses.for_vllm(args, SPEC, tasks(64), **options)
-    else:
-        worker = RolloutWorker.for_vllm(args, SPEC, tasks(64), **options)
+    kind: Any = RolloutProcesses if given.processes else RolloutWorker
+    worker = kind.for_vllm(args, SPEC, tasks(64), stream=given.stream, **options)
+    # The worker has the tasks, but TRL requires a data set.
+    unused = Dataset.from_list([{"prompt": [{"role": "user", "content": "-"}]}])
     trainer = AsyncGRPOTrainer(
         model=given.model,
         args=args,
-        # The worker has the tasks, but TRL requires a data set.
-        train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": "-"}]}]),
+        train_dataset=unused,
         processing_class=tokenizer,
         rollout_worker=worker,
         weight_transfer=transfer,
     )
     worker.attach(trainer)
     trainer.train()
-    print(
-        f"{trainer.state.global_step} updates from {worker.tally.sessions} sessions in "
-        f"{worker.tally.groups} groups, recorded in {given.store}",
-    )
+    print(f"{trainer.state.global_step} updates from {worker.tally.sessions} sessions")
     return trainer
 
 

@@ -10,26 +10,16 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from guess import SPEC, tasks
 
 
-def main() -> None:
-    """Train, save the model, and print how many sessions were left out."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--store", type=Path, default=Path("runs/sync"))
-    parser.add_argument("--out", type=Path, default=Path("out"))
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--cpu", action="store_true")
-    given = parser.parse_args()
-
-    from transformers import AutoTokenizer
+def settings(given: argparse.Namespace) -> Any:
+    """Return the trainer's settings."""
     from trl import GRPOConfig
 
-    from trajgym.adapters.trl import GRPORollouts, StepGRPOTrainer
-
-    args = GRPOConfig(
+    return GRPOConfig(
         str(given.out),
         max_steps=given.steps,
         num_generations=8,
@@ -43,11 +33,19 @@ def main() -> None:
         use_cpu=given.cpu,
         bf16=not given.cpu,
     )
+
+
+def train(given: argparse.Namespace) -> None:
+    """Train, save the model, and print how many sessions were left out."""
+    from transformers import AutoTokenizer
+
+    from trajgym.adapters.trl import GRPORollouts, StepGRPOTrainer
+
     with GRPORollouts(SPEC, tasks(64), given.store, deriver="gigpo", max_tokens=16) as rollouts:
         trainer = StepGRPOTrainer(
             model=given.model,
             reward_funcs=rollouts.reward_funcs,
-            args=args,
+            args=settings(given),
             train_dataset=rollouts.train_dataset,
             processing_class=AutoTokenizer.from_pretrained(given.model),
             rollout_func=rollouts.rollout_func,
@@ -58,5 +56,16 @@ def main() -> None:
         print(f"trained {trainer.state.global_step} steps; left out: {dict(rollouts.left)}")
 
 
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command-line options."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--store", type=Path, default=Path("runs/sync"))
+    parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--cpu", action="store_true")
+    return parser
+
+
 if __name__ == "__main__":
-    main()
+    train(parser().parse_args())

@@ -49,11 +49,12 @@ class _Response:
         self.finish = "length"
         self.paused = 0.0
 
-    def sampled(self, generation: Generation, most: int) -> None:
+    def sampled(self, generation: Generation, most: int, stop_ids: frozenset[int]) -> None:
         """Append sampled ids.
 
         Raises:
-            PolicyGarbage: the engine's lengths disagree, or it sampled more than was requested.
+            PolicyGarbage: the engine's lengths disagree, or it sampled more than was requested, or
+                past a stop id.
         """
         n = len(generation.ids)
         covered = sum(segment.length for segment in generation.segments)
@@ -62,7 +63,13 @@ class _Response:
                 f"the engine returned {n} ids, {len(generation.logprobs)} log-probs and segments "
                 f"over {covered}, of at most {most}: they must agree",
             )
-        self.ids.extend(as_list(generation.ids))
+        ids = as_list(generation.ids)
+        if not stop_ids.isdisjoint(ids[:-1]):
+            raise PolicyGarbage(
+                f"the engine sampled past a stop id (one of {sorted(stop_ids)[:8]}), so the turn "
+                "has tokens that follow its end: switch ignore_eos off",
+            )
+        self.ids.extend(ids)
         self.logprobs.extend(map(float, generation.logprobs))
         for segment in generation.segments:
             self._append(segment)
@@ -277,7 +284,7 @@ class TokenPolicy(Policy):
                 f"{self.name}: no answer within {self._timeout:g} s in session "
                 f"{request.session!r}; raise timeout= if the engine is that slow",
             ) from error
-        response.sampled(generation, most)
+        response.sampled(generation, most, self.renderer.stop_ids)
 
 
 def _least(most: int, limit: int | None) -> int:

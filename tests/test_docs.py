@@ -68,6 +68,12 @@ def test_python_snippets_run_in_order(page: Path, tmp_path: Path, installed: Pat
     run_python(page, tmp_path, installed)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+def test_no_snippet_is_a_fragment(page: Path) -> None:
+    """Python is fenced as `python`, and therefore run; `py` would not be."""
+    assert not blocks(page, "py")
+
+
 def commands(page: Path) -> list[str]:
     lines = [line for block in blocks(page, "sh", "console") for line in block.splitlines()]
     stripped = [line.removeprefix("$ ").split(" #")[0].strip() for line in lines]

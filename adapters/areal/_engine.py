@@ -32,14 +32,15 @@ def check_distribution(gconfig: Any) -> None:
         gconfig: AReaL's ``GenerationHyperparameters``.
 
     Raises:
-        InvalidInput: greedy or beam search, temperature 0, ``top_p``, ``top_k``, a penalty, or stop
-            strings, which truncate a response inside a token.
+        InvalidInput: greedy or beam search, temperature 0, ``top_p``, ``top_k``, a penalty,
+            ``ignore_eos``, or stop strings, which truncate a response inside a token.
     """
     plain: dict[str, tuple[Any, ...]] = {
         "greedy": (False,),
         "use_beam_search": (False,),
         "top_p": (1.0,),
         "frequency_penalty": (0.0,),
+        "ignore_eos": (False,),
         "min_new_tokens": (0,),
         "stop": (None, []),
     }

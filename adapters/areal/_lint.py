@@ -29,11 +29,22 @@ _DEFAULTS: dict[str, Any] = {
     "gconfig.top_p": 1.0,
     "gconfig.top_k": 0,
     "gconfig.frequency_penalty": 0.0,
+    "gconfig.min_new_tokens": 0,
     "rollout.consumer_batch_size": 1,
     "rollout.max_head_offpolicyness": 0,
     "rollout.agent.export_style": "individual",
     "trajgym.expected_hung": 1,
 }
+_PLAIN: dict[str, tuple[Any, ...]] = {
+    "frequency_penalty": (0,),
+    "greedy": (None, False),
+    "ignore_eos": (None, False),
+    "min_new_tokens": (0,),
+    "stop": (None, []),
+    "top_p": (1,),
+    "use_beam_search": (None, False),
+}
+"""Values of ``gconfig`` with which a response is sampled from the whole distribution."""
 _NO_CLIP = 20.0
 """AReaL's default bound of rewards."""
 _LITELLM = (1, 84)
@@ -70,6 +81,14 @@ def _rewards(config: Settings) -> Iterator[LintFinding]:
             f"is {kl} without a ref model: every token has a further reward of {kl} times -log p",
             "set actor.kl_ctl: 0.0, or configure a ref model",
         )
+    elif kl:
+        yield LintFinding(
+            "kl-in-advantages",
+            "actor.kl_ctl",
+            f"is {kl} with a ref model: the KL penalties of all later tokens of a row are added to "
+            "a token's derived advantage",
+            "set actor.kl_ctl: 0.0",
+        )
     for key in ("reward_bias", "mask_no_eos_with_zero", "overlong_reward_penalty"):
         if value := config.get(f"actor.{key}"):
             yield LintFinding(
@@ -79,7 +98,6 @@ def _rewards(config: Settings) -> Iterator[LintFinding]:
                 f"leave actor.{key} out; shape rewards with a deriver",
             )
     scaling, clip = config.get("actor.reward_scaling"), config.get("actor.reward_clip")
-    norm = config.get("actor.reward_norm") or {}
     if scaling != 1:
         yield LintFinding(
             "reward-reshaped",
@@ -95,7 +113,7 @@ def _rewards(config: Settings) -> Iterator[LintFinding]:
             f"is {clip}: it clips the reward at a row's end, but not the values before it",
             f"leave it out ({_NO_CLIP:g}); bound rewards in the environment or the deriver",
         )
-    if "batch" in (norm.get("mean_level"), norm.get("std_level")):
+    if "batch" in _reward_norms(config):
         yield LintFinding(
             "reward-reshaped",
             "actor.reward_norm",
@@ -131,8 +149,7 @@ def _norms(config: Settings) -> Iterator[LintFinding]:
             "advantages that a deriver has normalised by group are normalised again",
             "set actor.adv_norm: null",
         )
-    norm = config.get("actor.reward_norm") or {}
-    if "group" in (norm.get("mean_level"), norm.get("std_level")):
+    if "group" in _reward_norms(config):
         yield LintFinding(
             "group-of-rows",
             "actor.reward_norm",
@@ -140,6 +157,14 @@ def _norms(config: Settings) -> Iterator[LintFinding]:
             "a group of one row is divided by 1e-5",
             "set actor.reward_norm: null and use a group-relative deriver",
         )
+
+
+def _reward_norms(config: Settings) -> set[str | None]:
+    """Return the levels at which rewards are normalised; AReaL's default of both is ``batch``."""
+    norm = config.get("actor.reward_norm")
+    if not isinstance(norm, dict):
+        return set()
+    return {norm.get("mean_level", "batch"), norm.get("std_level", "batch")}
 
 
 def _loss(config: Settings) -> Iterator[LintFinding]:
@@ -208,8 +233,9 @@ def _sampling(config: Settings) -> Iterator[LintFinding]:
             f"is {own}, with which the workflow samples, but actor.temperature is {trained}",
             "make the workflow's arguments with workflow_kwargs(config), which uses config.gconfig",
         )
-    plain = {"greedy": (None, False), "stop": (None, []), "top_p": (1,), "frequency_penalty": (0,)}
-    for key, allowed in plain.items():
+    if not sampled > 0:
+        yield _bent("temperature", sampled)
+    for key, allowed in _PLAIN.items():
         if (value := config.get(f"gconfig.{key}")) not in allowed:
             yield _bent(key, value)
     if 0 < (top := config.get("gconfig.top_k")) < 1_000_000:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from trajgym.adapters._lint import LintFinding, Settings
@@ -14,12 +15,15 @@ __all__ = ["lint_trl"]
 
 _DEFAULTS: dict[str, Any] = {
     "gradient_accumulation_steps": 1,
+    "importance_sampling_level": "token",
     "num_generations": 8,
     "repetition_penalty": 1.0,
     "temperature": 1.0,
     "top_entropy_quantile": 1.0,
     "top_k": 0,
     "top_p": 1.0,
+    "vllm_importance_sampling_correction": True,
+    "vllm_importance_sampling_mode": "sequence_mask",
 }
 _ASYNC = {"max_staleness", "token_budget", "max_inflight_tasks", "queue_maxsize"}
 """Settings that only ``AsyncGRPOConfig`` has."""
@@ -28,7 +32,23 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "top_k": (0, -1, None),
     "min_p": (None, 0),
     "repetition_penalty": (1,),
+    "vllm_structured_outputs_regex": (None,),
 }
+_NOT_SAMPLING = {
+    "cache_config",
+    "cache_implementation",
+    "compile_config",
+    "detokenize",
+    "disable_compile",
+    "max_new_tokens",
+    "max_time",
+    "max_tokens",
+    "pad_token_id",
+    "seed",
+    "skip_special_tokens",
+    "use_cache",
+}
+"""Keys of ``generation_kwargs`` that leave the distribution as it is."""
 
 
 def lint_trl(config: Mapping[str, Any], data: Sequence[Path]) -> list[LintFinding]:
@@ -40,7 +60,7 @@ def lint_trl(config: Mapping[str, Any], data: Sequence[Path]) -> list[LintFindin
     del data
     read = Settings(config, _DEFAULTS)
     checks = [_sampling, _groups]
-    checks += [_micro_batches] if _ASYNC & set(config) else [_masks]
+    checks += [_micro_batches] if _ASYNC & set(config) else [_generation, _masks, _ratios]
     return [finding for check in checks for finding in check(read)]
 
 
@@ -59,6 +79,24 @@ def _sampling(config: Settings) -> Iterator[LintFinding]:
                 key,
                 f"is {value}: the trainer computes log-probs over the whole distribution, and "
                 "trajgym's sessions sample from all of it",
+                f"leave {key} out",
+            )
+
+
+def _generation(config: Settings) -> Iterator[LintFinding]:
+    given = config.get("generation_kwargs") or {}
+    if isinstance(given, str):  # TRL takes JSON too
+        try:
+            given = json.loads(given)
+        except ValueError:
+            return  # TRL refuses it
+    for key in sorted(set(given) - _NOT_SAMPLING):
+        if given[key] not in _PLAIN.get(key, ()):
+            yield LintFinding(
+                "cut-distribution",
+                "generation_kwargs",
+                f"sets {key}, with which TRL samples in environment_factory, but the trainer "
+                "computes log-probs over the whole distribution at args.temperature",
                 f"leave {key} out",
             )
 
@@ -88,6 +126,36 @@ def _masks(config: Settings) -> Iterator[LintFinding]:
             "top_entropy_quantile",
             f"is {share}: all other tokens are masked, whatever their advantages",
             "leave it out",
+        )
+
+
+def _ratios(config: Settings) -> Iterator[LintFinding]:
+    if config.get("importance_sampling_level") == "sequence":
+        yield LintFinding(
+            "ratio-of-rows",
+            "importance_sampling_level",
+            "is sequence: with one ratio for each row, all of its tokens are trained with the mean "
+            "of its advantages, and StepGRPOTrainer refuses rows with several",
+            "leave it at token, or use a deriver with one advantage for each attempt",
+        )
+    if not config.get("use_vllm"):
+        return
+    mode = str(config.get("vllm_importance_sampling_mode"))
+    if not config.get("vllm_importance_sampling_correction"):
+        yield LintFinding(
+            "behaviour-unused",
+            "vllm_importance_sampling_correction",
+            "is False with use_vllm: the recorded log-probs are not used, and every ratio is 1",
+            "leave it at True",
+        )
+    elif mode.startswith("sequence"):
+        yield LintFinding(
+            "sequence-weights",
+            "vllm_importance_sampling_mode",
+            f"is {mode} (TRL's default is sequence_mask) with use_vllm: the weight of a session is "
+            "a product over its tokens, which leaves the bounds in long sessions, so that they are "
+            "masked or weighted by the bound",
+            "set it to token_truncate",
         )
 
 

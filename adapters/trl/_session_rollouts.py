@@ -80,7 +80,7 @@ class GRPORollouts(Closing):
         engine: called with the trainer, returns the engine that samples; by default the trainer's
             own model in this process, one call at a time.
         renderer: converts messages to ids and back; by default with the chat template of the
-            trainer's tokenizer.
+            trainer's tokenizer and its ``chat_template_kwargs``.
         max_tokens: most response tokens of a turn.
         batch_seconds: deadline for the sessions of one batch (s).
         give_up: number of consecutive groups without a row that ends the training.
@@ -260,7 +260,7 @@ class GRPORollouts(Closing):
             self._engines.append(engine)
             policy = TokenPolicy(
                 engine,
-                self._renderer or TemplateRenderer(trainer.processing_class),
+                self._renderer or _trainers_renderer(trainer),
                 sampling=Sampling(temperature=trainer.args.temperature),
                 max_tokens=self._max_tokens,
             )
@@ -341,6 +341,11 @@ def _runs(tasks: Sequence[Task], most: int) -> list[tuple[Task, int]]:
         starts = range(0, len(members), most)
         runs += [(members[0], len(members[start : start + most])) for start in starts]
     return runs
+
+
+def _trainers_renderer(trainer: Any) -> Renderer:
+    options = trainer.args.chat_template_kwargs
+    return TemplateRenderer(trainer.processing_class, template_options=options)
 
 
 def _own_model(trainer: Any) -> TokenEngine:

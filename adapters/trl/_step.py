@@ -42,7 +42,8 @@ class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
 
     Raises:
         InvalidInput: settings that silently change or prevent training, see
-            :func:`check_trainer`.
+            :func:`check_trainer`; or, in training, a row with several advantages under ratios of
+            sequences.
         ConformanceError: at the first batch, if the recorded log-probs are not those of the
             trainer's model.
     """
@@ -64,6 +65,8 @@ class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         given = [row["trajgym_advantage"] for row in inputs]
         if any(given):
             out["advantages"] = _placed(given, out["completion_ids"])
+            if self.importance_sampling_level == "sequence":
+                _check_equal(out["advantages"], _trained(out))
         if not self.use_vllm:  # with vLLM, TRL itself corrects for the sampler
             out["old_per_token_logps"] = behaviour
         if self.parity is None:
@@ -99,7 +102,7 @@ class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         return loss * inputs.get(_SCALE, 1.0)
 
     def _compare(self, out: dict[str, Any], behaviour: Any) -> None:
-        mask = out["completion_mask"] * out.get("tool_mask", 1)
+        mask = _trained(out)
         if not bool(mask.any()):
             return  # only failures; compare with the next batch
         ids = torch.cat([out["prompt_ids"], out["completion_ids"]], dim=1)
@@ -118,9 +121,31 @@ class StepGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             )
 
 
+def _trained(batch: dict[str, Any]) -> Any:
+    """Return ``[B, T]``: 1 where a token is trained."""
+    return batch["completion_mask"] * batch.get("tool_mask", 1)
+
+
 def _trained_rows(batch: dict[str, Any]) -> Any:
     """Return bool ``[B]``: whether a row has a trained token."""
-    return (batch["completion_mask"] * batch.get("tool_mask", 1)).sum(1) > 0
+    return _trained(batch).sum(1) > 0
+
+
+def _check_equal(advantages: Any, mask: Any) -> None:
+    """Refuse rows whose trained tokens have several advantages.
+
+    Raises:
+        InvalidInput: there is such a row.
+    """
+    on = mask.bool()
+    most = advantages.masked_fill(~on, -torch.inf).amax(1)
+    least = advantages.masked_fill(~on, torch.inf).amin(1)
+    if bool((most > least).any()):
+        raise InvalidInput(
+            "importance_sampling_level is 'sequence': with one ratio for each row, tokens with "
+            "several advantages would be trained with their mean; set it to 'token', or use a "
+            "deriver with one advantage for each attempt",
+        )
 
 
 def _placed(given: Sequence[Sequence[float]], like: Any) -> Any:

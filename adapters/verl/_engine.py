@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from trajgym.envs import Truncate
-from trajgym.rollout import PolicyGarbage, PolicyRejected
+from trajgym.rollout import PolicyGarbage, PolicyRejected, derive_seed
 from trajgym.rollout.engines import Generation, TokenEngine
 from trajgym.trajectory import Sampling, Segment
 
@@ -31,7 +31,11 @@ class VerlEngine(TokenEngine):
         padded: whether rows are padded to these two lengths (V0); otherwise only their sum counts.
         context: most ids that the servers accept, ``rollout.max_model_len``; None for no bound.
         version: the trainer's step, used if the servers don't report the version of their weights.
-        logprobs_mode: verl's ``rollout.logprobs_mode``.
+        seed: of the session, for ``rollout.full_determinism``: each request gets a seed derived
+            from it. verl would give all requests of a replica the same, so that the sessions of a
+            group would sample the same responses. None passes no seed.
+        logprobs_mode: verl's ``rollout.logprobs_mode``; in any mode but ``processed_logprobs`` and
+            ``raw_logprobs``, the kind of the log-probs is unknown.
     """
 
     name = "verl"
@@ -46,7 +50,8 @@ class VerlEngine(TokenEngine):
         padded: bool,
         version: int,
         context: int | None = None,
-        logprobs_mode: str | None = "processed_logprobs",
+        seed: int | None = None,
+        logprobs_mode: str = "processed_logprobs",
     ) -> None:
         self._client = client
         self._params = dict(params)
@@ -57,11 +62,13 @@ class VerlEngine(TokenEngine):
         if context is not None:
             self._most = min(self._most, context - 1)  # SGLang keeps one id for itself
         self._version = version
+        self._seed = seed
+        self._requests = 0
         self._row: list[int] = []
         self._start = 0
-        if logprobs_mode and logprobs_mode.startswith("raw"):
+        if logprobs_mode == "raw_logprobs":
             self.logprob_mode = "raw"
-        elif _is_whole(self._params):
+        elif logprobs_mode == "processed_logprobs" and _is_whole(self._params):
             self.logprob_mode = "processed"
 
     @property
@@ -95,6 +102,9 @@ class VerlEngine(TokenEngine):
         prompt = [int(i) for i in prompt_ids]
         most = min(max_tokens, self._room(prompt))
         params = {**self._params, "max_tokens": most, "stop_token_ids": sorted(stop_ids)}
+        if self._seed is not None:
+            params["seed"] = derive_seed(self._seed, str(self._requests))
+            self._requests += 1
         output = await self._client.generate(
             request_id=session, prompt_ids=prompt, sampling_params=params
         )

@@ -46,6 +46,8 @@ _BY_POSITION = {"gae", "reinforce_plus_plus", "remax"}
 """Estimators for which the position of a reward in its row matters."""
 _BY_SEQUENCE = {"geo_mean", "gspo"}
 """Policy losses with one ratio for each row."""
+_BY_ATTEMPT = {"grpo", "grpo_roc", "rloo"}
+"""Derivers that give 0 if the attempts of a group have equal outcomes."""
 _BY_GROUP = {
     "gdpo",
     "gpg",
@@ -150,14 +152,17 @@ def _logprobs(config: Config) -> Iterator[LintFinding]:
             "the loop 'trajgym' returns no rows",
             "set it to True",
         )
-    mode = str(config.get(f"{_ROLLOUT}.logprobs_mode"))
-    if mode.startswith("raw"):
-        yield LintFinding(
-            "raw-logprobs",
-            f"{_ROLLOUT}.logprobs_mode",
-            f"is {mode}, log-probs before temperature: the ratio in the loss is wrong",
-            "set it to processed_logprobs",
-        )
+    name = config.get(f"{_ROLLOUT}.name") or "vllm"
+    for key in (f"{_ROLLOUT}.logprobs_mode", f"{_ROLLOUT}.engine_kwargs.{name}.logprobs_mode"):
+        mode = str(config.get(key) or "processed_logprobs")
+        if mode != "processed_logprobs":
+            what = "logits" if mode.endswith("logits") else "log-probs before temperature"
+            yield LintFinding(
+                "raw-logprobs",
+                key,
+                f"is {mode}, {what}: the ratio in the loss is wrong",
+                "set it to processed_logprobs",
+            )
 
 
 def _distribution(config: Config) -> Iterator[LintFinding]:
@@ -184,9 +189,16 @@ def _temperature(config: Config) -> Iterator[LintFinding]:
         yield LintFinding(
             "cut-distribution",
             f"{_ROLLOUT}.repetition_penalty",
-            "changes the distribution in the servers, but not in the trainer: the ratio in the "
-            "loss is wrong",
+            "is not 1: verl 0.9.1 samples without it, and if it were used, the ratio in the loss "
+            "would be wrong",
             "leave it at 1",
+        )
+    if config.get(f"{_ROLLOUT}.ignore_eos"):
+        yield LintFinding(
+            "eos-ignored",
+            f"{_ROLLOUT}.ignore_eos",
+            "is True: SGLang ignores the stop ids as well, so that turns don't end",
+            "leave it at False",
         )
 
 
@@ -311,6 +323,28 @@ def _trainer(config: Config) -> Iterator[LintFinding]:
         )
 
 
+def _replaced(config: Config) -> Iterator[LintFinding]:
+    if config.get("reward.reward_model.enable"):
+        yield LintFinding(
+            "rewards-overwritten",
+            "reward.reward_model.enable",
+            "is True: a reward model's scores replace the rewards of turns in rm_scores, and a "
+            "deriver does not read them",
+            "set it to False; an annotator or the environment can call the model",
+        )
+    filtered = config.get("algorithm.filter_groups")
+    deriver = config.section.get("deriver")
+    names = {one.get("name") for one in ([deriver] if isinstance(deriver, dict) else deriver or ())}
+    if isinstance(filtered, dict) and filtered.get("enable") and names - _BY_ATTEMPT:
+        yield LintFinding(
+            "groups-filtered",
+            "algorithm.filter_groups",
+            "leaves out groups whose sessions have equal totals, although the deriver gives their "
+            "turns different advantages",
+            "set algorithm.filter_groups.enable to False",
+        )
+
+
 def _correction(config: Config) -> Iterator[LintFinding]:
     key = "algorithm.rollout_correction"
     level, bypass = config.get(f"{key}.rollout_is"), config.get(f"{key}.bypass_mode")
@@ -385,6 +419,7 @@ _CHECKS: tuple[Callable[[Config], Iterator[LintFinding]], ...] = (
     _aggregation,
     _staleness,
     _trainer,
+    _replaced,
     _correction,
     _rows,
     _batches,

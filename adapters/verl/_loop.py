@@ -33,7 +33,7 @@ from trajgym.adapters.verl._process import (
 from trajgym.adapters.verl._rows import describe_row, in_order, main_row, split
 from trajgym.adapters.verl._settings import COLUMN, LoopSettings, Work, read_settings
 from trajgym.rewards import Rewards
-from trajgym.rollout import SealedGroup, SessionHooks, TokenPolicy, run_sample
+from trajgym.rollout import SealedGroup, SessionHooks, TokenPolicy, derive_seed, run_sample
 from trajgym.trajectory import Group, InvalidInput, Member, TrajgymError
 
 if TYPE_CHECKING:
@@ -124,6 +124,10 @@ class TrajgymAgentLoop(AgentLoopBase):  # type: ignore[misc]
             return False
         return bool(OmegaConf.select(self.config, "trainer.use_v1", default=True))
 
+    @property
+    def _server(self) -> str:
+        return str(self.rollout_config.get("name") or "vllm")
+
     def _settings(self) -> LoopSettings:
         section = self.config.get(COLUMN) or {}
         entry = {key: _plain(value) for key, value in self._entry.items()}
@@ -202,9 +206,13 @@ class TrajgymAgentLoop(AgentLoopBase):  # type: ignore[misc]
         if store is not None:
             await store.put_task(work.task)
         group = open_group(store, str(row["uid"]), work.task, int(self.rollout_config.n))
+        seed = None
+        if self.rollout_config.get("full_determinism") and self._server == "vllm":
+            place = f"{step}/{work.task.id}/{row.get('session_id', 0)}"
+            seed = derive_seed(int(self.rollout_config.seed), place)
         session = await run_sample(
             work.env,
-            lambda: self._policy(settings, renderer, params, step),
+            lambda: self._policy(settings, renderer, params, step, seed),
             group,
             int(row.get("session_id", 0)),
             settings=settings.run_settings(work.budgets, step),
@@ -217,7 +225,12 @@ class TrajgymAgentLoop(AgentLoopBase):  # type: ignore[misc]
         return session if session.status.scored else None
 
     def _policy(
-        self, settings: LoopSettings, renderer: Renderer, params: Mapping[str, Any], step: int
+        self,
+        settings: LoopSettings,
+        renderer: Renderer,
+        params: Mapping[str, Any],
+        step: int,
+        seed: int | None,
     ) -> TokenPolicy:
         """Return a policy for one session; its engine keeps the session's context."""
         config = self.rollout_config
@@ -229,7 +242,8 @@ class TrajgymAgentLoop(AgentLoopBase):  # type: ignore[misc]
             padded=settings.outputs == "main",
             version=step,
             context=config.get("max_model_len"),
-            logprobs_mode=config.get("logprobs_mode", "processed_logprobs"),
+            seed=seed,
+            logprobs_mode=_logprobs_mode(config, self._server),
         )
         return TokenPolicy(
             engine,
@@ -299,6 +313,15 @@ class _Makers:
         deriver = settings.group_deriver()
         self.group = None if deriver is None else RowBuilder(deriver, where, **options)
         self.main_only = settings.outputs == "main"
+
+
+def _logprobs_mode(config: Any, server: str) -> str:
+    """Return the mode in which the servers report log-probs: ``engine_kwargs`` override verl's."""
+    own = config.get("logprobs_mode", "processed_logprobs")
+    given = OmegaConf.select(config, f"engine_kwargs.{server}.logprobs_mode", default=own)
+    if given is None:
+        return "raw_logprobs" if server == "vllm" else "processed_logprobs"  # their defaults
+    return str(given)
 
 
 def _alone(tree: SessionTree) -> SealedGroup:

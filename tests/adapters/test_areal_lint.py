@@ -38,7 +38,11 @@ TRAPS = [
     ("actor.discount", 0.99, "values-need-one"),
     ("critic", {"path": "x"}, "values-overwritten"),
     ("actor.adv_norm", {"mean_level": "batch"}, "normalised-twice"),
-    ("actor.reward_norm", {"mean_level": "group", "group_size": 4}, "group-of-rows"),
+    (
+        "actor.reward_norm",
+        {"mean_level": "group", "std_level": None, "group_size": 4},
+        "group-of-rows",
+    ),
     ("actor.rejection_sampling", None, "no-behaviour-weight"),
     ("actor.prox_logp_method", "loglinear", "versions-unshifted"),
     ("actor.attn_impl", "sdpa", "packed-attention"),

@@ -21,6 +21,8 @@ from trajgym.trajectory import TrainingRow
 pytestmark = pytest.mark.timeout(900)
 LENGTH = 256
 """``max_completion_length`` of the trainer."""
+GAP = 0.6
+"""Difference between a sampler and the trainer at each token (nats)."""
 
 
 def bounded(ratio: Any, advantage: Any) -> Any:
@@ -147,15 +149,20 @@ def _row_of(rows: list[TrainingRow], sample: Any) -> TrainingRow:
     return found[-1]
 
 
-@pytest.mark.parametrize("setting", settings("trl", "gradient"), ids=lambda one: str(one.name))
+SETTINGS = settings("trl", "gradient")
+OF_SAMPLERS = [one for one in SETTINGS if one.given]
+
+
+@pytest.mark.parametrize(
+    "setting", [one for one in SETTINGS if not one.given], ids=lambda one: str(one.name)
+)
 def test_a_setting_that_lint_reports_changes_the_gradient(
     trainer: Any, setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TRL's masks, as in docs/settings.md: tokens that have advantages are not trained."""
-    import torch
-
+    """TRL's masks and ratios, as in docs/settings.md."""
     given, build, _ = families.derived("turns")
     samples, _ = played(given, build, 0, 5)
+    plain = _token_gradient(trainer, batch_of(samples), monkeypatch)
     batch = batch_of(samples)
     if setting.name == "mask_truncated_completions":
         # TRL's rule: a row whose last id is not the tokenizer's EOS is truncated, and masked.
@@ -165,6 +172,14 @@ def test_a_setting_that_lint_reports_changes_the_gradient(
         batch["completion_mask"][:4] = 0
     else:
         monkeypatch.setattr(trainer, setting.name, setting.value)
+    changed = _token_gradient(trainer, batch, monkeypatch)
+    assert float((changed - plain).abs().max()) > 1e-4
+
+
+def _token_gradient(trainer: Any, batch: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the gradient of TRL's loss by the log-probs of a batch."""
+    import torch
+
     now = batch["old_per_token_logps"].clone().requires_grad_()
     entropies = torch.linspace(0, 1, now.numel()).reshape(now.shape)
     monkeypatch.setattr(
@@ -172,5 +187,57 @@ def test_a_setting_that_lint_reports_changes_the_gradient(
     )
     trainer._compute_loss(trainer.model, batch).backward()
     assert now.grad is not None
-    trained = batch["tool_mask"].bool() & (batch["advantages"] != 0)
-    assert (now.grad[trained] == 0).any()
+    return now.grad
+
+
+@pytest.mark.parametrize("setting", OF_SAMPLERS, ids=lambda one: str(one.value))
+def test_with_vllm_a_setting_that_lint_reports_changes_the_gradient(
+    trainer: Any, setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TRL's own correction for vLLM: by tokens as documented, lost or by sessions as reported.
+
+    The recorded log-probs are those of a sampler that differs by `GAP` at each token.
+    """
+    monkeypatch.setattr(trainer, "use_vllm", True)
+    monkeypatch.setattr(trainer, "parity_tolerance", None)
+    monkeypatch.setattr(trainer, "vllm_importance_sampling_mode", "token_truncate")
+    monkeypatch.setattr(trainer, "_last_loaded_step", 0, raising=False)
+    ratios = []
+    for change in ({}, {setting.name: setting.value}):
+        for name, value in change.items():
+            monkeypatch.setattr(trainer, name, value)
+        ratios.append(_weights(trainer, monkeypatch))
+    by_token, changed = ratios
+    np.testing.assert_allclose(by_token, np.exp(GAP), rtol=1e-3)
+    assert all(abs(one - np.exp(GAP)) > 0.3 for one in changed)
+
+
+def _weights(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the factor of the gradient of each session's first token."""
+    sample = trainer.rollout_func
+    held: dict[str, Any] = {}
+
+    def differ(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        found: dict[str, Any] = sample(prompts, trainer)
+        masks = found["env_mask"]
+        for logprobs, mask in zip(found["logprobs"], masks, strict=True):
+            logprobs[:] = [p - GAP * m for p, m in zip(logprobs, mask, strict=True)]
+        found["trajgym_advantage"] = [[float(m) for m in mask] for mask in masks]
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "rollout_func", differ)
+        rows = [dict(trainer.train_dataset[0]) for _ in range(trainer.num_generations)]
+        out = trainer._generate_and_score_completions(rows)
+        logps = trainer._get_per_token_logps_and_entropies
+
+        def hold(*args: Any, **options: Any) -> Any:
+            found, *rest = logps(*args, **options)
+            held["now"] = found.detach().requires_grad_()
+            return held["now"], *rest
+
+        patch.setattr(trainer, "_get_per_token_logps_and_entropies", hold)
+        trainer._compute_loss(trainer.model, out).backward()
+    mask = out["completion_mask"] * out["tool_mask"]
+    factors = -held["now"].grad * mask.sum()
+    return [float(one[at]) for one, at in zip(factors, mask.argmax(1), strict=True)]

@@ -92,6 +92,20 @@ def rows_of(path: Path, deriver: Any) -> list[Any]:
     return found
 
 
+def test_the_trainers_template_options_reach_the_prompts(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`chat_template_kwargs` change the ids of prompts here as in TRL's own sampling."""
+    head = "{% if addition is defined %}{{ addition }}{% endif %}"
+    template = head + tiny.tokenizer.chat_template
+    monkeypatch.setattr(tiny.tokenizer, "chat_template", template)
+    options = {"addition": "Be brief."}
+    with GRPORollouts(SPEC, tasks(2), tmp_path / "run", samples=4, deriver="grpo") as spec:
+        trainer = step_trainer(tiny, spec, tmp_path, chat_template_kwargs=options)
+        found = spec.rollout_func([trainer.train_dataset[0]["prompt"]], trainer)
+    assert tiny.tokenizer.decode(found["prompt_ids"][0]).startswith("Be brief.")
+
+
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
 def test_the_gradient_is_that_of_advantages_per_token(
     tiny: Tiny, tmp_path: Path, loss_type: str
@@ -186,7 +200,7 @@ def test_groups_without_rows_end_the_training(tiny: Tiny, tmp_path: Path) -> Non
         ("bnpo", "token"),
         ("cispo", "token"),
         ("sapo", "token"),
-        ("luspo", "sequence"),
+        ("luspo", "token"),
         ("vespo", "token"),
     ],
 )
@@ -198,6 +212,19 @@ def test_every_loss_type_takes_them(tiny: Tiny, tmp_path: Path, loss_type: str, 
         got = caught(trainer)
     assert np.isfinite(trainer.state.log_history[0]["loss"])
     assert sum(float(g.abs().sum()) for g in got.values()) > 0
+
+
+def test_ratios_of_sequences_take_one_advantage_for_each_row(tiny: Tiny, tmp_path: Path) -> None:
+    """TRL would train every token with the mean of its row; equal advantages are no problem."""
+    for name, deriver in (("one", "grpo"), ("several", ByTurn())):
+        with GRPORollouts(SPEC, tasks(2), tmp_path / name, samples=4, deriver=deriver) as spec:
+            trainer = step_trainer(tiny, spec, tmp_path, importance_sampling_level="sequence")
+            if name == "one":
+                trainer.train()
+                assert trainer.state.global_step == 1
+            else:
+                with pytest.raises(InvalidInput, match="importance_sampling_level"):
+                    trainer.train()
 
 
 def test_batches_are_reused_and_updates_show_as_versions(tiny: Tiny, tmp_path: Path) -> None:

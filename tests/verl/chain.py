@@ -198,13 +198,17 @@ def running(tiny: Tiny) -> Iterator[Chain]:
 
 
 def loop(tiny: Tiny, servers: FakeServers, *overrides: str, **entry: Any) -> Any:
+    """Make an agent loop of the small run's configuration, see :func:`loop_of`."""
+    return loop_of(configuration(tiny, *overrides), tiny, servers, **entry)
+
+
+def loop_of(config: Any, tiny: Tiny, servers: FakeServers, **entry: Any) -> Any:
     """Make an agent loop as verl's worker does for each rollout, in this process."""
     import hydra
     from omegaconf import OmegaConf
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
-    config = configuration(tiny, *overrides)
     OmegaConf.resolve(config.actor_rollout_ref.rollout)
     return hydra.utils.instantiate(
         config={"_target_": "trajgym.adapters.verl.TrajgymAgentLoop", "name": "own", **entry},

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.adapters.test_group_rows import sealed
 from tests.gradient import families
 from tests.gradient.settings import Setting, settings
-from trajgym.adapters.verl._denominators import AGGREGATIONS, aggregation_of, session_factors
+from trajgym.adapters import group_rows
+from trajgym.adapters.verl._denominators import (
+    AGGREGATIONS,
+    aggregation_of,
+    scales,
+    session_factors,
+)
 from trajgym.adapters.verl._rows import split
+from trajgym.trajectory import Outcome
 
 pytestmark = pytest.mark.timeout(900)
 MEANS = {
@@ -77,6 +86,38 @@ def test_a_loss_that_lint_reports_has_another_gradient(setting: Setting) -> None
     assert np.abs(gradient(rows, setting.value, "token-mean") - plain).max() > 1e-4
 
 
+def test_every_loss_of_verl_is_weighted_by_session_or_reported() -> None:
+    """Factors on advantages scale exactly the losses that we say they scale, token by token."""
+    import torch
+    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, get_policy_loss_fn
+
+    mask, before = torch.ones(2, 6), torch.linspace(-2, -1, 12).reshape(2, 6)
+    moves = torch.linspace(-0.5, 0.5, 12).reshape(2, 6)
+    values = torch.tensor([[1.0, -1.0, 0.5, 2.0, -0.3, 1.0], [0.4, 1.0, -2.0, 1.0, 0.1, -1.0]])
+
+    def found(loss: str, factors: Any) -> Any:
+        now = (before + moves).requires_grad_()
+        own = config(2)
+        own.policy_loss.dro_beta = 0.1
+        total, _ = get_policy_loss_fn(loss)(
+            old_log_prob=before,
+            log_prob=now,
+            advantages=values * factors,
+            response_mask=mask,
+            loss_agg_mode="seq-mean-token-sum",
+            config=own,
+        )
+        total.backward()
+        return now.grad
+
+    factors = torch.tensor([[2.0], [0.5]])
+    sampling = {"clip_cov", "kl_cov"}  # they choose tokens by the advantages of the whole batch
+    for loss in set(POLICY_LOSS_REGISTRY) - sampling - {"bypass_mode"}:
+        scaled = torch.allclose(found(loss, factors), found(loss, 1.0) * factors, atol=1e-6)
+        by_token = loss not in {"gspo", "geo_mean"}  # reported as ratio-of-rows
+        assert (scaled and by_token) == scales(loss), loss
+
+
 def test_kl_in_the_reward_changes_given_advantages() -> None:
     """What lint reports: verl subtracts the KL from rm_scores, which hold advantages here."""
     import torch
@@ -94,6 +135,90 @@ def test_kl_in_the_reward_changes_given_advantages() -> None:
     data, _ = apply_kl_penalty(data, kl_ctrl=FixedKLController(0.1))
     bent, _ = given_advantages(data.batch["token_level_rewards"], mask)
     assert not torch.allclose(bent, given_advantages(scores, mask)[0])
+
+
+def test_weights_of_whole_rows_change_the_gradient() -> None:
+    """What lint reports: the product of a long row's ratios is 0, that of its tokens is not."""
+    import torch
+    from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_rejection_mask
+
+    before, mask = torch.full((1, 400), -1.0), torch.ones(1, 400)
+    weights = {}
+    for level in ("token", "sequence"):
+        found, _, _ = compute_rollout_correction_and_rejection_mask(
+            old_log_prob=before - 0.1,
+            rollout_log_prob=before,
+            response_mask=mask,
+            rollout_is=level,
+            rollout_is_threshold=2.0,
+        )
+        weights[level] = found.batch["rollout_is_weights"]
+    torch.testing.assert_close(weights["token"], torch.full((1, 400), float(np.exp(-0.1))))
+    assert float(weights["sequence"].max()) < 1e-6
+
+
+def test_a_filter_of_groups_leaves_out_groups_with_advantages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What lint reports: verl's replay buffer evicts a group whose turns would be trained."""
+    from verl.trainer.ppo.v1 import replay_buffer
+
+    given = sealed()
+    for tree in given.sessions:
+        tree.attempts[0].outcome = Outcome(score=1.0, passed=True)
+    assert any(row.advantage.any() for row in group_rows(given, "next_state_votes").rows)  # type: ignore[union-attr]
+    extra = {"reward_extra_info": {"trajgym_score": 1.0}}
+    monkeypatch.setattr(replay_buffer.tq, "kv_batch_get", lambda **_: {"extra_fields": [extra] * 4})
+    buffer = replay_buffer.ReplayBuffer(
+        "sync",
+        {},
+        None,
+        "drop",
+        {},
+        refill_fn=lambda n: n,
+        filter_groups_metric="trajgym_score",
+        train_batch_size=1,
+        gen_batch_size=1,
+    )
+    buffer.finished_keys["train"] = {"u"}
+    buffer.partitions["train"] = {f"u_{i}_0": {} for i in range(4)}
+    assert buffer._dapo_filtered_keys("train")[0] == {"u"}
+
+
+def test_a_reward_model_replaces_the_rewards_of_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lint reports: verl writes a colocated reward model's scores over ours."""
+    import torch
+    from tensordict import TensorDict
+    from verl import DataProto
+    from verl.trainer.ppo.v1 import trainer_base
+
+    ids = torch.nested.as_nested_tensor([torch.tensor([1, 2, 3])], layout=torch.jagged)
+    written: dict[str, Any] = {"rm_scores": torch.tensor([[0.25, 0.0, 1.0]])}
+    columns = {"prompts": ids, "responses": ids, "raw_prompt": [[]]}
+    queue = SimpleNamespace(
+        kv_batch_get=lambda **_: columns,
+        kv_batch_put=lambda *, fields, **_: written.update(fields.items()),
+    )
+    monkeypatch.setattr(trainer_base, "tq", queue)
+    scores = TensorDict({"rm_scores": torch.tensor([[0.0, 0.0, 0.5]])}, batch_size=1)
+
+    class Batch(SimpleNamespace):
+        def __len__(self) -> int:
+            return 1
+
+    trainer = SimpleNamespace(
+        tokenizer=SimpleNamespace(pad_token_id=0),
+        reward_loop_manager=SimpleNamespace(compute_rm_score=lambda _: DataProto(batch=scores)),
+        _lengths_to_mask=trainer_base.PPOTrainer._lengths_to_mask,
+    )
+    trainer_base.PPOTrainer._compute_reward_colocate(trainer, Batch(keys=["k"], partition_id="p"))
+    assert written["rm_scores"][0].tolist() == [0.0, 0.0, 0.5]
+
+
+def test_every_setting_that_changes_the_gradient_has_a_test() -> None:
+    """The tests above are those of the table in docs/settings.md."""
+    names = {one.name for one in settings("verl", "gradient")}
+    assert names == {"loss_mode", "use_kl_in_reward", "rollout_is", "filter_groups", "enable"}
 
 
 def gradient(rows: list[Any], loss_mode: str, mode: str) -> np.ndarray:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import importlib
+import json
 import os
 import re
 import subprocess
@@ -11,10 +13,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.trl.tiny import Tiny
-from tests.verl.chain import ROOT
+from tests.verl.chain import ROOT, loop_of, sampling
+from tests.verl.fake import FakeServers
 from trajgym.adapters import lint, verl
 from trajgym.trajectory import InvalidInput
 
@@ -27,8 +31,13 @@ TRAINERS = {
 
 
 @pytest.mark.parametrize("mode", TRAINERS)
-def test_each_configuration_makes_its_trainer(tiny: Tiny, mode: str, tmp_path: Path) -> None:
-    """Verl composes the file, its registry has the trainer, and the linter has no findings."""
+def test_each_configuration_makes_its_trainer(
+    tiny: Tiny, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Verl composes the file, lint has no findings, the trainer is made, and a game gives rows.
+
+    Only the servers and the actor's update, which need GPUs, are left out.
+    """
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
     from verl.trainer.ppo.v1 import get_trainer_cls
@@ -45,12 +54,10 @@ def test_each_configuration_makes_its_trainer(tiny: Tiny, mode: str, tmp_path: P
         config = compose(mode, overrides=[f"actor_rollout_ref.model.path={tiny.path}"])
     whole = tmp_path / "whole.yaml"
     OmegaConf.save(config, whole, resolve=True)
-    sys.path.insert(0, str(ROOT / "examples"))
-    try:
-        for file in (FOLDER / f"{mode}.yaml", whole):
-            assert lint("verl", file, [tmp_path / "data" / "train.parquet"]) == []
-    finally:
-        sys.path.remove(str(ROOT / "examples"))
+    monkeypatch.setattr(sys, "path", [str(ROOT / "examples"), *sys.path])
+    data = tmp_path / "data" / "train.parquet"
+    for file in (FOLDER / f"{mode}.yaml", whole):
+        assert lint("verl", file, [data]) == []
     kind = get_trainer_cls(config.trainer.v1.trainer_mode)
     assert kind is getattr(verl, TRAINERS[mode])
     trainer: Any = kind(config)
@@ -61,6 +68,14 @@ def test_each_configuration_makes_its_trainer(tiny: Tiny, mode: str, tmp_path: P
     else:
         with pytest.raises(InvalidInput, match="use sync"):
             verl.ReplayShape.of(plain)
+    config.trajgym.store = str(tmp_path / "run")
+    given = pq.read_table(data).to_pylist()[0]
+    rollout = {"uid": "u1", "session_id": 0, "global_steps": 0, **given}
+    outputs = asyncio.run(loop_of(config, tiny, FakeServers()).run(sampling(), **rollout))
+    assert all(sum(one.response_mask) > 0 for one in outputs)
+    carried = json.loads(outputs[-1].extra_fields["trajgym"])
+    assert carried["table"]
+    assert len(outputs) >= (2 if mode == "separate_async" else 1)
 
 
 def page() -> str:

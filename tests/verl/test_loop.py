@@ -232,6 +232,40 @@ async def test_log_probs_of_another_distribution_give_no_row(
     assert sum(output.response_mask) > 0
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        "+{}.engine_kwargs.vllm.logprobs_mode=raw_logprobs",
+        "{}.logprobs_mode=processed_logits",
+        "{}.logprobs_mode=null",
+    ],
+)
+async def test_log_probs_of_a_kind_that_is_not_asked_for_give_no_row(
+    tiny: Any, caplog: pytest.LogCaptureFixture, option: str
+) -> None:
+    """An argument of vLLM overrides verl's setting, null is vLLM's default, and logits are none."""
+    key = "actor_rollout_ref.rollout"
+    options = [option.format(key), f"{key}.temperature=0.7", f"{key}.name=vllm"]
+    params = sampling() | {"temperature": 0.7}
+    assert await loop(tiny, FakeServers(), *options).run(params, **row(TASK, WORDS)) == []
+    assert "log-probs" in caplog.text
+
+
+async def test_full_determinism_keeps_the_sessions_of_a_group_apart(tiny: Any) -> None:
+    """With verl's seed they would be equal; ours differ, and are the same in every run."""
+    options = ["actor_rollout_ref.rollout.full_determinism=true"]
+    options += ["actor_rollout_ref.rollout.name=vllm"]
+
+    async def seeds(session: int) -> list[int]:
+        servers = FakeServers()
+        await loop(tiny, servers, *options).run(sampling(), **row(TASK, WORDS, session=session))
+        return [params["seed"] for _, _, params in servers.requests]
+
+    first, second = await seeds(1), await seeds(2)
+    assert len({*first, *second}) == len(first) + len(second)
+    assert await seeds(1) == first
+
+
 async def test_validation_may_sample_as_it_likes(tiny: Any) -> None:
     """Rollouts with the parameters of val_kwargs are validation, and give rows."""
     params = sampling() | {"top_p": 0.7, "temperature": 0.0}
