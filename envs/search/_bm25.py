@@ -6,7 +6,7 @@ import asyncio
 import json
 import shutil
 from functools import partial
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,9 +29,10 @@ _FOLDER = "bm25"
 _OURS = "trajgym.json"
 _FORMAT = 3
 _MOST_TERMS = 256
+_MOST_KEPT = 100_000
 _QUICK_HITS = 1000
 _QUICK_LETTERS = 5000
-_QUICK_ENTRIES = 300_000
+_QUICK_ENTRIES = 1_000_000
 """Searches up to these sizes take a millisecond, or two on a slow machine."""
 
 
@@ -113,7 +114,8 @@ class BM25Engine(SearchEngine):
         self.settings = settings
         self._analyzer = Analyzer(settings)
         self._ranking = Ranking(folder, len(self._store), compiled=compiled)
-        self._vocabulary: dict[str, int] = json.loads((folder / "vocab.index.json").read_text())
+        vocabulary = json.loads((folder / "vocab.index.json").read_text())
+        self._numbers = _Numbers(vocabulary, self._analyzer, self._ranking)
         self._search([], 1)  # numba compiles at the first call
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
@@ -156,8 +158,28 @@ class BM25Engine(SearchEngine):
     def _terms(self, query: str) -> list[int]:
         if not has_words(query):
             return []
-        found = map(self._vocabulary.get, self._analyzer.terms(query))
-        return [term for term in found if term is not None][:_MOST_TERMS]
+        numbers = map(self._numbers.__getitem__, self._analyzer.words(query))
+        return list(islice(chain.from_iterable(numbers), _MOST_TERMS))
+
+
+class _Numbers(dict[str, tuple[int, ...]]):
+    """The numbers of the terms that a word of a query stands for; those of most words are kept."""
+
+    def __init__(self, vocabulary: dict[str, int], analyzer: Analyzer, ranking: Ranking) -> None:
+        self._vocabulary = vocabulary
+        self._analyzer = analyzer
+        self._ranking = ranking
+
+    def __missing__(self, word: str) -> tuple[int, ...]:
+        found = map(self._vocabulary.get, self._analyzer.forms(word))
+        numbers = tuple(number for number in found if number is not None)
+        # Many stems are those of a single word. One term twice is read once.
+        if len(numbers) > 1 and self._ranking.equal(*numbers):
+            numbers = (numbers[0],) * 2
+        if len(self) >= _MOST_KEPT:
+            self.clear()
+        self[word] = numbers
+        return numbers
 
 
 def _hits(found: Found, passages: Mapping[int, Passage]) -> list[list[Hit]]:

@@ -49,7 +49,8 @@ def best_of_many(
         frequent: int32 ``[terms]``, the row of a term in ``dense``, or -1 if it has none.
         dense: float32 ``[frequent terms, passages]``, their scores, 0 where a term does not occur.
         terms: int64, the terms of all queries, one query after the other. Those of a query are
-            sorted in place by their largest scores, the order in which scores are added up.
+            sorted in place by their largest scores, the order in which scores are added up. The
+            scores of a term that is repeated are multiplied.
         ends: int64 ``[queries]``, where each query ends in ``terms``.
         sums: float32 ``[passages]``, zero before and after.
         touched: uint32 ``[passages + 1]``, scratch.
@@ -59,44 +60,60 @@ def best_of_many(
         many: numbers of postings and of passages from which on postings are skipped.
     """
     highest = np.empty((len(sums) + _BLOCK - 1) // _BLOCK, np.float32)
+    times = np.empty(len(terms), np.float32)
     first = 0
     for query in range(len(ends)):
         asked = terms[first : ends[query]]
         first = ends[query]
-        _sort(asked, largest)
+        asked = asked[: _sort(asked, times, largest)]
         entries = 0
         for term in asked:
             entries += starts[term + 1] - starts[term]
         best, tops = rows[query], scores[query]
         if entries < many and len(sums) < many:
-            for term in asked:
+            for place in range(len(asked)):
+                term = asked[place]
                 if frequent[term] >= 0:
-                    _add_array(dense[frequent[term]], sums)
+                    _add_array(dense[frequent[term]], times[place], sums)
                 else:
                     for entry in range(starts[term], starts[term + 1]):
-                        sums[indices[entry]] += data[entry]
+                        sums[indices[entry]] += times[place] * data[entry]
             found = _best(sums, highest, best, tops)
             sums[:] = 0.0
         else:
-            found = _some(data, indices, starts, largest, asked, sums, touched, best, tops)
+            found = _some(data, indices, starts, largest, asked, times, sums, touched, best, tops)
         counts[query] = found
 
 
 @_compiled
-def _sort(asked: Any, largest: Any) -> None:
-    """Sort terms by their largest scores, the highest first."""
+def _sort(asked: Any, times: Any, largest: Any) -> int:
+    """Sort terms by their largest scores, the highest first, and count how often each occurs.
+
+    Returns the number of distinct terms, which are moved to the front.
+    """
     for place in range(1, len(asked)):
         term, at = asked[place], place
-        while at > 0 and largest[asked[at - 1]] < largest[term]:
+        while at > 0 and (
+            largest[asked[at - 1]] < largest[term]
+            or (largest[asked[at - 1]] == largest[term] and asked[at - 1] > term)
+        ):
             asked[at] = asked[at - 1]
             at -= 1
         asked[at] = term
+    distinct = 0
+    for term in asked:
+        if distinct and asked[distinct - 1] == term:
+            times[distinct - 1] += 1.0
+        else:
+            asked[distinct], times[distinct] = term, 1.0
+            distinct += 1
+    return distinct
 
 
 @_compiled
-def _add_array(scores: Any, sums: Any) -> None:
+def _add_array(scores: Any, times: float, sums: Any) -> None:
     for row in range(len(sums)):
-        sums[row] += scores[row]
+        sums[row] += times * scores[row]
 
 
 @_compiled
@@ -130,12 +147,12 @@ def _best(sums: Any, highest: Any, best: Any, tops: Any) -> int:
 @_compiled
 def _some(
     data: Any, indices: Any, starts: Any, largest: Any,
-    asked: Any, sums: Any, touched: Any, best: Any, tops: Any,
+    asked: Any, times: Any, sums: Any, touched: Any, best: Any, tops: Any,
 ) -> int:  # fmt: skip
     """Write the best rows, without reading postings that can't change the result."""
     rest = np.zeros(len(asked) + 1, np.float64)  # what the terms from here on can add
     for place in range(len(asked) - 1, -1, -1):
-        rest[place] = rest[place + 1] + largest[asked[place]]
+        rest[place] = rest[place + 1] + times[place] * largest[asked[place]]
     seen, place = 0, 0
     while place < len(asked):
         begin, end = starts[asked[place]], starts[asked[place] + 1]
@@ -145,13 +162,13 @@ def _some(
             row = indices[entry]
             touched[seen] = row
             seen += (sums[row] == 0.0) & (data[entry] > 0.0)
-            sums[row] += data[entry]
+            sums[row] += times[place] * data[entry]
         place += 1
     least = _least(sums, touched, seen, tops)
     kept = _prune(sums, touched, seen, _SLACK * least - rest[place])
     while place < len(asked):
         begin, end = starts[asked[place]], starts[asked[place] + 1]
-        _add(data, indices, begin, end, sums, touched, kept)
+        _add(data, indices, begin, end, times[place], sums, touched, kept)
         place += 1
         if kept > 2 * len(best):
             least = _least(sums, touched, kept, tops)
@@ -227,17 +244,20 @@ def _prune(sums: Any, touched: Any, count: int, least: float) -> int:
 
 
 @_compiled
-def _add(data: Any, indices: Any, begin: int, end: int, sums: Any, touched: Any, kept: int) -> None:
+def _add(
+    data: Any, indices: Any, begin: int, end: int, times: float,
+    sums: Any, touched: Any, kept: int,
+) -> None:  # fmt: skip
     """Add the scores of one term to the first rows of ``touched``."""
     if kept * _LOOKUP > end - begin:
         for entry in range(begin, end):
             row = indices[entry]
-            sums[row] += data[entry] if sums[row] > 0.0 else np.float32(0.0)
+            sums[row] += times * data[entry] if sums[row] > 0.0 else np.float32(0.0)
         return
     for place in range(kept):
         row = touched[place]
         entry = _find(indices, begin, end, row)
-        sums[row] += data[entry] if indices[entry] == row else np.float32(0.0)
+        sums[row] += times * data[entry] if indices[entry] == row else np.float32(0.0)
 
 
 @_compiled

@@ -105,6 +105,14 @@ class Ranking:
         self._costs = np.where(frequent < 0, sizes, passages // _VECTOR)
         self._scratch: list[tuple[NDArray[np.float32], NDArray[np.uint32]]] = []
 
+    def equal(self, term: int, other: int) -> bool:
+        """Return whether two terms have the same postings."""
+        postings = self._postings
+        one, two = (slice(postings.starts[t], postings.starts[t + 1]) for t in (term, other))
+        return np.array_equal(postings.rows[one], postings.rows[two]) and np.array_equal(
+            postings.scores[one], postings.scores[two]
+        )
+
     def cost(self, asked: Asked) -> int:
         """Return the number of postings that take as long to read as all that is read."""
         selecting = len(asked.ends) * self._passages // _VECTOR
@@ -140,9 +148,10 @@ class Ranking:
         postings = self._postings
         sums = np.zeros(self._passages, np.float32)
         # The compiled search adds scores in this order too; rounding depends on it.
-        for term in sorted(terms, key=postings.largest.__getitem__, reverse=True):
+        for term in sorted(set(terms), key=lambda term: (-postings.largest[term], term)):
             part = slice(postings.starts[term], postings.starts[term + 1])
-            sums[postings.rows[part]] += postings.scores[part]  # a row occurs once per term
+            times = np.float32(terms.count(term))
+            sums[postings.rows[part]] += times * postings.scores[part]  # no row occurs twice
         rows = np.flatnonzero(sums)
         if len(rows) > len(best):
             least = np.partition(sums[rows], len(rows) - len(best))[len(rows) - len(best)]
