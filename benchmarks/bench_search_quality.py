@@ -27,9 +27,11 @@ import sys
 import sysconfig
 import tempfile
 import time
+from contextlib import AsyncExitStack
 from datetime import date
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from trajgym.envs.search import (
     BM25Engine,
@@ -49,20 +51,30 @@ from tests.search.world.questions import ask
 from tests.search.world.things import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
 _BATCH = 64
 _TIMED = 640
+_ROUNDS = 5
 _WORD = re.compile(r"[^\W_]+")
 SETTINGS = {
     "default": BM25Settings(),
-    "words and stems": BM25Settings(stemmer="english"),
-    "stems only": BM25Settings(stemmer="english", keep_words=False),
+    "underscores in words": BM25Settings(token_pattern=r"\w+"),
+    "stems only": BM25Settings(keep_words=False),
+    "words only": BM25Settings(stemmer=None),
+    "words only, stop words left out": BM25Settings(stemmer=None, stop_words=True),
     "stop words left out": BM25Settings(stop_words=True),
     "k1=0.9, b=0.4": BM25Settings(k1=0.9, b=0.4),
 }
-_SAME_TERMS = {"default": r"bm25s, \w+, no stop words", "stop words left out": "bm25s"}
-"""Settings whose speed is compared, and the variant of bm25s that searches the same words."""
+_SAME_WORDS = {
+    "words only": r"bm25s, \w+, no stop words",
+    "words only, stop words left out": "bm25s",
+}
+"""Settings that search the same words as a variant of bm25s. The default is timed with each."""
+
+
+Timed: TypeAlias = "Callable[[list[list[str]]], Awaitable[float]]"
+"""Answers batches of queries and returns the CPU seconds."""
 
 
 class Collection(NamedTuple):
@@ -179,7 +191,8 @@ class Peer:
         if not any(tokens):  # bm25s raises an error for queries of stop words only
             return [[] for _ in queries]
         found = self._engine.retrieve(tokens, k=k, show_progress=False)
-        return found.documents.tolist()
+        rows: list[list[int]] = found.documents.tolist()
+        return rows
 
 
 def peers(texts: list[str]) -> dict[str, Peer]:
@@ -191,6 +204,7 @@ def peers(texts: list[str]) -> dict[str, Peer]:
         "bm25s": Peer(texts),
         "bm25s, stemmer": Peer(texts, stemmer=english),
         r"bm25s, \w+, no stop words": Peer(texts, token_pattern=r"\w+", stopwords=[]),
+        r"bm25s, \w+, stemmer": Peer(texts, token_pattern=r"\w+", stemmer=english),
         r"bm25s, \w+, no stop words, stemmer": Peer(
             texts, token_pattern=r"\w+", stopwords=[], stemmer=english
         ),
@@ -198,7 +212,7 @@ def peers(texts: list[str]) -> dict[str, Peer]:
 
 
 async def measure(collection: Collection, work: Path) -> dict[str, Any]:
-    """Return the quality of every setting and peer on one collection, and the speeds."""
+    """Return the quality of every setting and variant on one collection, and their speeds."""
     build_index(collection.passages, work)
     texts = [f"{p.title} {p.text}" for p in collection.passages]
     rows = {p.id: row for row, p in enumerate(collection.passages)}
@@ -213,66 +227,61 @@ async def measure(collection: Collection, work: Path) -> dict[str, Any]:
     others = peers(texts)
     for name, peer in others.items():
         quality[name] = share_found(peer.rows(collection.queries, 10), collection)
-    queries = collection.queries[:_TIMED]
-    speed: dict[str, tuple[float, float]] = {}
-    for name, settings in SETTINGS.items():
-        build_bm25(work, settings)
-        async with BM25Engine(work) as engine:
+    timed: dict[str, Timed] = {name: partial(_time, peer) for name, peer in others.items()}
+    async with AsyncExitStack() as stack:
+        for name, settings in SETTINGS.items():
+            build_bm25(work, settings)
+            engine = await stack.enter_async_context(BM25Engine(work))
             quality[f"trajgym bm25, {name}"] = await ours(engine)
-            if name in _SAME_TERMS:  # timed together, since a machine's speed changes
-                peer = others[_SAME_TERMS[name]]
-                speed[_SAME_TERMS[name]] = timed(peer, queries)
-                speed[f"trajgym bm25, {name}"] = await timed_engine(engine, queries)
-    print(json.dumps(quality, indent=1), flush=True)
-    for name, peer in others.items():
-        speed.setdefault(name, timed(peer, queries))
-    same = {
-        f"{name} / {theirs}": _ratio(speed[f"trajgym bm25, {name}"], speed[theirs])
-        for name, theirs in _SAME_TERMS.items()
-    }
+            if name == "default" or name in _SAME_WORDS:
+                timed[f"trajgym bm25, {name}"] = partial(_time_engine, engine)
+        print(json.dumps(quality, indent=1), flush=True)
+        speed = await speeds(timed, collection.queries[:_TIMED])
+    best = max(others, key=quality.__getitem__)
+    pairs = [("default", name) for name in {best: 1, **others}] + list(_SAME_WORDS.items())
     return {
         "passages": len(texts),
         "queries": len(collection.queries),
         f"found@{collection.depth}": quality,
+        "best of bm25s": best,
         "queries per CPU second (one at a time, batched)": speed,
-        "speed over bm25s with the same words (one at a time, batched)": same,
+        "speed over bm25s (one at a time, batched)": {
+            f"{name} / {theirs}": _ratio(speed[f"trajgym bm25, {name}"], speed[theirs])
+            for name, theirs in pairs
+        },
     }
 
 
-def _ratio(ours: tuple[float, float], theirs: tuple[float, float]) -> list[float]:
+def _ratio(ours: list[float], theirs: list[float]) -> list[float]:
     return [round(x / y, 2) for x, y in zip(ours, theirs, strict=True)]
 
 
-def timed(peer: Peer, queries: list[str]) -> tuple[float, float]:
-    """Return queries per second, one at a time and batched; the best of three rounds."""
-    peer.rows(queries[:_BATCH], 10)
-    return (
-        _rate(lambda: [peer.rows([query], 10) for query in queries], len(queries)),
-        _rate(lambda: [peer.rows(batch, 10) for batch in _batches(queries)], len(queries)),
-    )
+async def speeds(timed: dict[str, Timed], queries: list[str]) -> dict[str, list[float]]:
+    """Return queries per CPU second, one at a time and batched: the best of several rounds.
+
+    Every round times everything, since the speed of a shared machine changes.
+    """
+    best = {name: [0.0, 0.0] for name in timed}
+    for _ in range(_ROUNDS):
+        for name, measure in timed.items():
+            for way, batches in enumerate([[[query] for query in queries], _batches(queries)]):
+                rate = len(queries) / await measure(batches)
+                best[name][way] = max(best[name][way], round(rate, 1))
+    return best
 
 
-async def timed_engine(engine: BM25Engine, queries: list[str]) -> tuple[float, float]:
-    """Return the same for an engine of trajgym, through its asynchronous interface."""
-    rates = []
-    for batches in ([[query] for query in queries], _batches(queries)):
-        best = 0.0
-        for _ in range(3):
-            started = time.process_time()
-            for batch in batches:
-                await engine.search(batch, 10)
-            best = max(best, len(queries) / (time.process_time() - started))
-        rates.append(round(best, 1))
-    return rates[0], rates[1]
+async def _time(peer: Peer, batches: list[list[str]]) -> float:
+    started = time.process_time()
+    for batch in batches:
+        peer.rows(batch, 10)
+    return time.process_time() - started
 
 
-def _rate(work: Callable[[], Any], count: int) -> float:
-    best = 0.0
-    for _ in range(3):
-        started = time.process_time()
-        work()
-        best = max(best, count / (time.process_time() - started))
-    return round(best, 1)
+async def _time_engine(engine: BM25Engine, batches: list[list[str]]) -> float:
+    started = time.process_time()
+    for batch in batches:
+        await engine.search(batch, 10)
+    return time.process_time() - started
 
 
 def _batches(queries: list[str]) -> list[list[str]]:

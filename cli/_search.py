@@ -6,7 +6,7 @@ import asyncio
 import json
 from enum import StrEnum
 from pathlib import Path  # noqa: TC003 - typer reads the annotations at run time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -15,6 +15,10 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pydantic import BaseModel
+
+    _Model = TypeVar("_Model", bound=BaseModel)
 
 __all__ = ["search_app"]
 
@@ -88,6 +92,15 @@ def index(
         str | None,
         typer.Option(help="dense: prefix of passages."),
     ] = None,
+    connectivity: Annotated[
+        int | None, typer.Option(help="ann: neighbours of each passage in the graph.")
+    ] = None,
+    expansion_add: Annotated[
+        int | None, typer.Option(help="ann: candidates while a passage is added.")
+    ] = None,
+    expansion_search: Annotated[
+        int | None, typer.Option(help="ann: candidates of a search.")
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Verify the index against its hash.")
     ] = False,
@@ -106,9 +119,12 @@ def index(
     if bm25.get("stemmer") == "none":
         bm25["stemmer"] = None
     dense = _given(model=encoder, query_prefix=query_prefix, passage_prefix=passage_prefix)
+    graph = _given(
+        connectivity=connectivity, expansion_add=expansion_add, expansion_search=expansion_search
+    )
     for extra in more or []:
         with _Count(console, extra.value) as count:
-            built = _build_extra(extra, out, bm25, dense, count)
+            built = _build_extra(extra, out, bm25, dense, graph, count)
         _say(console, f"{extra.value}: {'built' if built else 'up to date'}.")
     if check or not (sources or more):
         report = check_index(out)
@@ -187,23 +203,35 @@ def _build_extra(
     out: Path,
     bm25: dict[str, Any],
     dense: dict[str, Any],
+    graph: dict[str, Any],
     count: Callable[[int], None],
 ) -> bool:
-    from pydantic import ValidationError
-
-    from trajgym.envs.search import BM25Settings, SentenceEncoder, build_bm25, build_dense
+    from trajgym.envs.search import (
+        BM25Settings,
+        HNSWSettings,
+        SentenceEncoder,
+        build_bm25,
+        build_dense,
+    )
 
     if extra is Extra.bm25:
-        try:
-            settings = BM25Settings(**bm25) if bm25 else None
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise typer.BadParameter(f"{first['loc'][0]}: {first['msg']}") from error
-        return build_bm25(out, settings, on_progress=count)
+        return build_bm25(out, _checked(BM25Settings, bm25), on_progress=count)
     if dense and "model" not in dense:
         raise typer.BadParameter("--query-prefix and --passage-prefix need --encoder")
     encoder = SentenceEncoder(**dense) if dense else None
-    return build_dense(out, encoder=encoder, approximate=extra is Extra.ann, on_progress=count)
+    approximate = extra is Extra.ann and (_checked(HNSWSettings, graph) or True)
+    return build_dense(out, encoder=encoder, approximate=approximate, on_progress=count)
+
+
+def _checked(kind: type[_Model], values: dict[str, Any]) -> _Model | None:
+    """Return the settings, or None if none is given."""
+    from pydantic import ValidationError
+
+    try:
+        return kind.model_validate(values) if values else None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise typer.BadParameter(f"{first['loc'][0]}: {first['msg']}") from error
 
 
 def _say(console: Console, text: str) -> None:

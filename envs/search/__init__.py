@@ -1,6 +1,7 @@
 """Search: multi-hop questions over a corpus, its engines, and a retrieval server."""
 
 from trajgym.envs.search._analysis import BM25Settings
+from trajgym.envs.search._ann import HNSWSettings
 from trajgym.envs.search._bm25 import BM25Engine, build_bm25
 from trajgym.envs.search._build import IndexReport, build_index, check_index
 from trajgym.envs.search._corpus import read_passages
@@ -47,6 +48,7 @@ __all__ = [
     "DenseEngine",
     "Encoder",
     "FusedEngine",
+    "HNSWSettings",
     "Hit",
     "IndexMismatch",
     "IndexReport",

