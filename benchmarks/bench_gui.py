@@ -2,6 +2,7 @@
 
 Without options, steps on one page are compared. ``--behaviours`` opens pages on which waiting is
 difficult and clicks on them, compared with plain Playwright that waits for the same events.
+``--hard 20`` opens pages that never stop, and pages with 20,000 elements, 20 times each.
 ``--starts 5`` starts 5 sessions with new browsers and 5 with browsers launched in advance.
 ``--browsers 8`` runs 8 browsers at once, each with ``--steps`` steps, and reports memory and
 processes at the beginning and at the end. ``--browsergym PYTHON`` adds BrowserGym, run by an
@@ -21,7 +22,7 @@ from statistics import median
 from typing import Any
 
 from trajgym.envs.gui import Browser, PictureForm, browser_spec
-from trajgym.envs.gui.actions import Click, Element, Fill, GoTo, Point, Size
+from trajgym.envs.gui.actions import Click, Element, Fill, GoTo, Point, Size, Wait
 from trajgym.envs.gui.browser import launch_browser
 from trajgym.envs.sandbox import DockerProvider, Sandbox, Stream, WarmPool
 
@@ -146,6 +147,50 @@ async def behaviours(count: int) -> dict[str, Any]:
     return found
 
 
+async def hard(count: int) -> dict[str, Any]:
+    """Return the milliseconds of steps on pages that never stop, or have 20,000 elements.
+
+    Every repetition opens the page with a picture and the elements, waits one step on it, and opens
+    a quiet page, all of which must succeed.
+    """
+    from peers import page_server
+
+    found: dict[str, Any] = {}
+    async with (
+        DockerProvider() as provider,
+        await provider.start(browser_spec(memory=3000)) as box,
+        Browser(box, hosts={"bench.example": "127.0.0.1:8099"}) as browser,
+    ):
+        text = await asyncio.to_thread((PEERS / "page_server.py").read_bytes)
+        await box.write_file("/work/page_server.py", text)
+        server = await box.stream(["python3", "/work/page_server.py"])
+        async with asyncio.timeout(120):
+            assert await server.read() == b"ready"
+        for page in (*page_server.ENDLESS, *page_server.LARGE):
+            steps: dict[str, list[float]] = {"open": [], "step": [], "leave": []}
+            reported = 0
+            for _ in range(count):
+                for kind, action in (
+                    ("open", GoTo(f"http://bench.example/{page}")),
+                    ("step", Wait(0)),
+                    ("leave", GoTo("http://bench.example/quiet")),
+                ):
+                    begun = time.perf_counter()
+                    look = await browser.act([action], FORM, boxes=True)
+                    steps[kind].append(1000 * (time.perf_counter() - begun))
+                    reported += any(event.kind == "navigation" for event in look.events)
+                assert look.url.endswith("/quiet"), look
+                assert "Go" in look.tree
+            found[page] = {
+                f"{kind}_ms": {"median": round(median(took)), "most": round(max(took))}
+                for kind, took in steps.items()
+            }
+            found[page]["reported"] = reported
+            print(page, found[page], flush=True)
+        await server.close()
+    return {"repetitions": count, "pages": found}
+
+
 async def starts(count: int) -> dict[str, Any]:
     """Time until a session sees its first page: started from nothing, and launched ahead.
 
@@ -246,6 +291,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--count", type=int, default=15)
     parser.add_argument("--behaviours", action="store_true")
+    parser.add_argument("--hard", type=int, default=0)
     parser.add_argument("--starts", type=int, default=0)
     parser.add_argument("--browsers", type=int, default=0)
     parser.add_argument("--steps", type=int, default=500)
@@ -254,6 +300,8 @@ def main() -> None:
     load = os.getloadavg()[0]
     if given.behaviours:
         found = asyncio.run(behaviours(given.count))
+    elif given.hard:
+        found = asyncio.run(hard(given.hard))
     elif given.starts:
         found = asyncio.run(starts(given.starts))
     elif given.browsers:

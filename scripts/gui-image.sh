@@ -30,7 +30,7 @@ mkdir "$work/wheels"
 say "fetching wheels"
 # Debian bookworm has Python 3.11, whatever runs here.
 "$python" -m pip download --quiet --only-binary :all: --python-version 3.11 \
-    --dest "$work/wheels" 'playwright>=1.50'
+    --dest "$work/wheels" 'playwright>=1.60'
 say "building $image"
 docker build --quiet --label trajgym.image=browser \
     --label "trajgym.inputs=$inputs" -t "$image" "$work" >/dev/null

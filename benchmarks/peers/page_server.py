@@ -41,6 +41,46 @@ PAGES = {
     "no-such-page": "<h1>Not found</h1>",
 }
 
+ENDLESS = {
+    "script-reload": "<p>reloads<script>location.reload()</script>",
+    "script-replace": "<script>location.replace('/script-replace?' + Math.random())</script>",
+    "two-pages": "<p>one<script>setTimeout(() => location = '/two-pages-back')</script>",
+    "two-pages-back": "<p>two<script>setTimeout(() => location = '/two-pages')</script>",
+    "meta-refresh": "<meta http-equiv=refresh content=0><p>refreshes",
+    "submitted-form": "<form action=/submitted-form><input name=a value=1></form>"
+    "<script>document.forms[0].submit()</script>",
+    "after-load": "<p>waits<script>onload = () => location.reload()</script>",
+    "one-frame": '<iframe srcdoc="<script>parent.location.reload()</script>"></iframe>',
+    "new-addresses": "<script>setInterval(() => history.pushState({}, '', '?' + Math.random()), 1)"
+    "</script>",
+    "new-hashes": "<script>setInterval(() => location.hash = Math.random(), 1)</script>",
+    "frame-reloads": "<iframe srcdoc='<script>location.reload()</script>'></iframe>",
+    "redirected": "",
+    "redirected-in-turn": "<script>location = '/redirected-once?' + Math.random()</script>",
+    "slow-reload": "<p>reloads<script>setTimeout(() => location.reload(), 300)</script>",
+}
+"""Pages that load themselves, or one another, without end."""
+LARGE = {
+    "elements-20000": BUTTON.format("document.title = 1")
+    + "<div style='margin-top:80px'>"
+    + "".join(f"<p><a href='#{n}'>Item {n}</a> <span>{n}</span>" for n in range(6667)),
+    "elements-20000-deep": "<div>" * 300 + "<button>Go</button>" * 19_700 + "</div>" * 300,
+    "elements-20000-in-view": "<style>i{float:left;width:6px;height:6px}</style>"
+    + "<i onclick=1></i>" * 20_000,
+}
+"""Pages with 20,000 elements."""
+STATUS = {
+    "nothing": 204,
+    "no-such-page": 404,
+    **dict.fromkeys(("http-redirect", "redirected", "redirected-once"), 302),
+}
+TARGETS = {
+    "http-redirect": "/http-redirect?{}",
+    "redirected": "/redirected?{}",
+    "redirected-once": "/redirected-in-turn?{}",
+}
+ALL = {**PAGES, **ENDLESS, **LARGE}
+
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -55,16 +95,16 @@ class Handler(BaseHTTPRequestHandler):
             return
         if name == "slow":
             time.sleep(0.3)
-        status = {"nothing": 204, "http-redirect": 302, "no-such-page": 404}.get(name, 200)
-        body = PAGES.get(name, "done").encode()
+        status = STATUS.get(name, 200)
+        body = ALL.get(name, "done").encode()
         if name == "big":
             body = b"x" * (8 << 20)  # more than the browser buffers for a body that is never read
-        kind = "text/html" if name in PAGES else "text/plain"
+        kind = "text/html" if name in ALL else "text/plain"
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         if status == 302:
-            self.send_header("Location", f"/http-redirect?{time.time()}")
+            self.send_header("Location", TARGETS[name].format(time.time()))
         self.end_headers()
         self.wfile.write(body)
 

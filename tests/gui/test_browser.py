@@ -90,6 +90,9 @@ PAGES = {
     "reload-often": "<button>b</button><script>setInterval(() => location.reload(), 20)</script>",
     "ping": "<script>location = '/pong'</script>",
     "pong": "<script>location.replace('/ping')</script>",
+    "pushes": "<p>p<script>setInterval(() => history.pushState({}, '', '?' + Math.random()), 1)"
+    "</script>",
+    "hash-often": "<p>h<script>setInterval(() => location.hash = Math.random(), 1)</script>",
     "posts": "<form action='/posts'></form><script>document.forms[0].submit()</script>",
     "touch": """<meta name="viewport" content="width=device-width"><button>Tap</button><script>
         const seen = [];
@@ -452,7 +455,8 @@ async def test_a_quiet_page_is_not_waited_for(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["redirects", "refresh", "reload", "reload-often", "ping", "posts"]
+    "page",
+    ["redirects", "refresh", "reload", "reload-often", "ping", "posts", "pushes", "hash-often"],
 )
 @pytest.mark.parametrize("form", [None, PictureForm(form="jpeg")])
 async def test_redirects_without_end_are_bounded(

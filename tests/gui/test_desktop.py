@@ -32,7 +32,7 @@ from trajgym.envs.sandbox import (
     close_shared_providers,
 )
 from trajgym.rollout import ScriptedPolicy, call, collect
-from trajgym.trajectory import Run, Task, blob_hashes, text_of
+from trajgym.trajectory import InvalidInput, Run, Task, blob_hashes, text_of
 
 pytestmark = pytest.mark.docker
 TASKS = {task.id: task for task in load_desktop_tasks("builtin")}
@@ -345,6 +345,32 @@ async def test_the_elements_of_applications(shared: None) -> None:
         await session.step(call("computer", action="type", text="7\n"))
         said = await read('text="7"')
         assert re.findall(r'table cell "(\w+)" at \d+,\d+ text="7"', said) == ["B2"]
+
+
+async def test_elements_are_read_within_a_limit(sandbox: Sandbox) -> None:
+    """An application that hangs, and a limit that is reached, leave a list with the reason."""
+    async with asyncio.timeout(300):
+        async with Desktop(sandbox, tree=True, tree_seconds=15) as desktop:
+            await desktop.launch(["galculator"])
+            await desktop.launch(["mousepad"])
+            names: set[str] = set()
+            while len(names) < 2:  # applications register some time after their windows appear
+                look = await desktop.look()
+                names = {one.name for one in look.elements if not one.depth}
+            assert look.elements_cut == ""
+            whole = len(look.elements)
+            assert (await sandbox.run("pkill -STOP mousepad")).ok
+            look = await desktop.look()
+            assert look.elements_cut == "mousepad did not answer"
+            assert 0 < len(look.elements) < whole
+            assert {one.name for one in look.elements if not one.depth} == {"galculator"}
+            await sandbox.run("pkill -CONT mousepad")
+        async with Desktop(sandbox, tree=True, tree_seconds=0.001) as desktop:
+            await desktop.launch(["mousepad"])
+            look = await desktop.look()
+            assert look.elements_cut == "reading them took longer than 0.001 s"
+    with pytest.raises(InvalidInput, match="tree_seconds 0"):
+        Desktop(sandbox, tree=True, tree_seconds=0)
 
 
 async def test_signals_for_derivers(shared: None) -> None:

@@ -173,7 +173,7 @@ class _Reader:
         return [*([] if at is None else [Move(at)]), make(_button(given))]
 
     def scroll(self, called: Called, *, across: bool = False) -> list[Action]:
-        given = called.bind("clicks", x=None, y=None, **_REST)
+        given = called.bind("clicks", x=None, y=None, **_COMMON)
         pixels = round(_number(given["clicks"], "clicks") * NOTCH)
         at = self._place(given["x"], given["y"])
         return [Scroll(at, pixels, 0) if across else Scroll(at, 0, -pixels)]
@@ -181,14 +181,14 @@ class _Reader:
     # The keyboard and the rest --------------------------------------------------------------
 
     def write(self, called: Called) -> list[Action]:
-        given = called.bind("message", interval=0, **_REST)
+        given = called.bind("message", interval=0, **_COMMON)
         said = given["message"]
         if isinstance(said, list | tuple):
             return [PressKeys((key_name(str(key)),)) for key in said]
         return [TypeText(str(said))]
 
     def press(self, called: Called) -> list[Action]:
-        given = called.bind("keys", presses=1, interval=0, **_REST)
+        given = called.bind("keys", presses=1, interval=0, **_COMMON)
         keys = _names(given["keys"])
         return [
             PressKeys((key_name(key),))
@@ -197,12 +197,12 @@ class _Reader:
         ]
 
     def hotkey(self, called: Called) -> list[Action]:
-        if extra := set(called.kwargs) - {"interval"}:
+        if extra := set(called.kwargs) - {"interval", *_COMMON}:
             raise BadAction(f"hotkey can't take {sorted(extra)[0]!r} here")
         return [PressKeys(chord(_names(called.args)))]
 
     def key(self, called: Called, make: Callable[[str], Action]) -> list[Action]:
-        return [make(key_name(str(called.bind("key", **_REST)["key"])))]
+        return [make(key_name(str(called.bind("key", **_COMMON)["key"])))]
 
     def sleep(self, called: Called) -> list[Action]:
         seconds = _number(called.bind("seconds")["seconds"], "seconds")
@@ -211,7 +211,7 @@ class _Reader:
         return [Wait(seconds)]
 
     def screenshot(self, called: Called) -> list[Action]:
-        region = called.bind(region=None)["region"]
+        region = called.bind(imageFilename=None, region=None)["region"]
         if region is None:
             return [Screenshot()]
         if not isinstance(region, list | tuple) or len(region) != 4:
@@ -220,14 +220,21 @@ class _Reader:
         return [Zoom(self._scale.area(left, top, left + width, top + height))]
 
     def position(self, called: Called) -> list[Action]:
-        called.bind()
+        called.bind(x=None, y=None)
         return [CursorPosition()]
 
 
-_REST = {"duration": 0, "tween": None, "logScreenshot": None, "_pause": True}
-"""Arguments that change nothing here."""
-_DRAG = {"duration": 0, "tween": None, "button": "left", "logScreenshot": None, "_pause": True}
-_DRAG["mouseDownUp"] = True
+_COMMON: dict[str, Any] = {"logScreenshot": None, "_pause": True}
+"""Arguments of every function, which change nothing here."""
+_REST: dict[str, Any] = {"duration": 0, "tween": None, **_COMMON}
+"""The same for functions that move the pointer."""
+_DRAG: dict[str, Any] = {
+    "duration": 0,
+    "tween": None,
+    "button": "left",
+    **_COMMON,
+    "mouseDownUp": True,
+}
 
 
 def _number(value: Any, name: str) -> float:
@@ -284,6 +291,7 @@ _MAKERS: dict[str, Callable[[_Reader, Called], list[Action]]] = {
     "typewrite": _Reader.write,
     "press": _Reader.press,
     "hotkey": _Reader.hotkey,
+    "shortcut": _Reader.hotkey,
     "keyDown": lambda reader, called: reader.key(called, KeyDown),
     "keyUp": lambda reader, called: reader.key(called, KeyUp),
     "sleep": _Reader.sleep,

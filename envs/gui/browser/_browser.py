@@ -45,6 +45,9 @@ _SOURCE = Path(__file__).with_name("inside")
 _INSIDE = "/opt/trajgym/driver"
 _MINIWOB_INSIDE = "/opt/trajgym/miniwob"
 _FOLDERS_INSIDE = "/opt/trajgym/sites"
+_HAR_INSIDE = "/tmp/trajgym-replayed.har"  # noqa: S108 - in a sandbox of its own
+_RECORD_INSIDE = "/tmp/trajgym-recorded.har"  # noqa: S108
+_MOST_HAR_BYTES = 512 << 20
 _PYTHON = "/opt/trajgym/venv/bin/python"
 _MIB = 1 << 20
 _LINE_BYTES = 64 << 20
@@ -96,6 +99,9 @@ class BrowserLook:
         events: events since the last look; limited in number and length.
         dropped: number of events that were dropped.
         pointer: position of the pointer, in pixels of the screen.
+        unmatched: requests since the last look that the recording has no response to, as method
+            and address; at most 20. Only if traffic is replayed.
+        unmatched_count: how many there were.
         digest: hash of the address and the elements without their ids; equal for equal pages.
         task: state of the task: the states of the sites, or the episode of MiniWoB++.
         errors: one for each action that was tried; empty if it succeeded.
@@ -120,6 +126,8 @@ class BrowserLook:
     task: Mapping[str, Any]
     errors: tuple[str, ...] = ()
     found: tuple[bool, ...] = ()
+    unmatched: tuple[str, ...] = ()
+    unmatched_count: int = 0
     mark: str = field(default="", compare=False)
 
     @property
@@ -204,6 +212,13 @@ class Browser(AsyncClosing):
         mobile: whether to emulate a mobile device: touch events, a mobile viewport, and the user
             agent of Chrome on Android. Left clicks are taps.
         user_agent: what pages see instead of the browser's own.
+        har: a recording (HAR) of this machine from which every request is answered, in place of
+            the network; see :class:`BrowserRecord`. Requests that were not recorded fail, and are
+            reported in :attr:`BrowserLook.unmatched`. Service workers are blocked.
+        har_ignore: names of query parameters that may differ from the recorded ones; ``*`` for
+            all.
+        record_har: whether the traffic is recorded, until :meth:`save_har`. Service workers are
+            blocked.
     """
 
     def __init__(
@@ -224,9 +239,13 @@ class Browser(AsyncClosing):
         device_scale: float = 1.0,
         mobile: bool = False,
         user_agent: str | None = None,
+        har: str | Path | None = None,
+        har_ignore: Sequence[str] = (),
+        record_har: bool = False,
     ) -> None:
         self.size = size
         self._sandbox = sandbox
+        self._har = None if har is None else Path(har)
         self._settings: dict[str, Any] = {
             "width": size.width,
             "height": size.height,
@@ -241,6 +260,9 @@ class Browser(AsyncClosing):
             "scale": device_scale,
             "mobile": mobile,
             "user_agent": user_agent,
+            "archive": None if har is None else _HAR_INSIDE,
+            "archive_ignore": list(har_ignore),
+            "record": _RECORD_INSIDE if record_har else None,
         }
         self._sites = list(sites)
         self._pages = dict(pages or {})
@@ -269,6 +291,7 @@ class Browser(AsyncClosing):
         miniwob = _MINIWOB_INSIDE if _MINIWOB_INSIDE in readonly else None
         folders = [path for path in readonly if path.startswith(f"{_FOLDERS_INSIDE}/")]
         try:
+            await self._upload_har()
             await self.ask(
                 "start",
                 _START_SECONDS,
@@ -376,9 +399,28 @@ class Browser(AsyncClosing):
             last=kept["last"],
             order=seen.get("order", []),
             digest=seen.get("digest"),
+            replay=kept.get("replay"),
             look=self._wanted(None),
         )
         return str(answer["digest"])
+
+    async def save_har(self, path: str | Path) -> None:
+        """End the recording of the traffic, and write it to a file of this machine.
+
+        A HAR contains everything that was sent: cookies, tokens and passwords too.
+
+        Raises:
+            BadAction: the traffic is not recorded, or was saved before.
+            SandboxFileError: it is larger than 512 MiB.
+        """
+        inside = (await self.ask("save_traffic"))["path"]
+        data = await self._sandbox.read_file(inside, limit=_MOST_HAR_BYTES)
+        await asyncio.to_thread(_write, Path(path), data)
+
+    async def _upload_har(self) -> None:
+        if self._har is not None:
+            data = await asyncio.to_thread(self._har.read_bytes)
+            await self._sandbox.write_file(_HAR_INSIDE, data)
 
     async def evaluate(self, expression: str, url: str | None = None) -> Any:
         """Evaluate a verifier's JavaScript on the active page, or at ``url`` in a tab of its own.
@@ -470,6 +512,7 @@ async def launch_browser(sandbox: Sandbox, **options: Any) -> None:
     browser = Browser(sandbox, **options)
     browser._stream = await _driver(sandbox)
     try:
+        await browser._upload_har()
         await browser.ask(
             "launch",
             _START_SECONDS,
@@ -485,6 +528,11 @@ async def launch_browser(sandbox: Sandbox, **options: Any) -> None:
 async def _driver(sandbox: Sandbox) -> Stream:
     command = [_PYTHON, "-m", "trajgym_driver"]
     return await sandbox.stream(command, env={"PYTHONPATH": _INSIDE}, limit=_LINE_BYTES)
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
 
 
 def _element(found: Mapping[str, Any]) -> BrowserElement:
@@ -520,5 +568,7 @@ def _look(answer: Mapping[str, Any], picture: PictureForm | None) -> BrowserLook
         task=answer.get("task") or {},
         errors=tuple(result.get("error", "") for result in results),
         found=tuple(result["found"] for result in results if "found" in result),
+        unmatched=tuple((seen.get("unmatched") or {}).get("requests", ())),
+        unmatched_count=int((seen.get("unmatched") or {}).get("count", 0)),
         mark=mark.hexdigest(),
     )

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
+import re
 from datetime import datetime
 from functools import partial
+from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trajgym.envs import Budgets, EnvironmentFault, ForkDiverged, ToolResult
@@ -25,7 +30,7 @@ from trajgym.envs.gui.browser._goals import goal_distance
 from trajgym.envs.gui.browser._tasks import BrowserRecord, load_browser_tasks
 from trajgym.envs.gui.browser._view import draw_marks, look_text
 from trajgym.envs.sandbox import WarmPool, shared_provider
-from trajgym.trajectory import InvalidInput, Outcome
+from trajgym.trajectory import InvalidInput, Outcome, TrajgymError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,6 +42,11 @@ if TYPE_CHECKING:
     from trajgym.trajectory import Message, Task
 
 __all__ = ["BrowserEnv", "BrowserEnvBase"]
+
+_log = logging.getLogger(__name__)
+_MOST_NAMED = 20
+"""Unmatched requests that an outcome names."""
+_SAVE_SECONDS = 30.0
 
 
 class BrowserEnvBase(ScreenEnv):
@@ -73,6 +83,8 @@ class BrowserEnvBase(ScreenEnv):
         mobile: whether pages see a telephone: touch events, a mobile viewport, and the user agent
             of Chrome on Android.
         user_agent: what pages see instead of the browser's own.
+        record_har: a folder in which the traffic of every session is written as a HAR when the
+            session is closed. It contains everything that was sent, passwords too.
         warm: how many browsers may be kept running for the next sessions, see :class:`WarmPool`;
             each serves one session, with a new profile.
         image: the container image; ``scripts/gui-image.sh`` makes it.
@@ -115,6 +127,7 @@ class BrowserEnvBase(ScreenEnv):
         device_scale: float = 1.0,
         mobile: bool = False,
         user_agent: str | None = None,
+        record_har: str | None = None,
         warm: int = 0,
         image: str = BROWSER_IMAGE,
         memory: int = 1536,
@@ -148,7 +161,10 @@ class BrowserEnvBase(ScreenEnv):
             "device_scale": _device_scale(device_scale),
             "mobile": mobile,
             "user_agent": user_agent,
+            "record_har": record_har is not None,
         }
+        self._har_folder = None if record_har is None else Path(record_har)
+        self._unmatched: tuple[int, list[str]] = (0, [])
         if warm < 0:
             raise InvalidInput(f"warm {warm}: use 0 or more")
         self._seeded, self._warm = seeded, warm
@@ -260,7 +276,19 @@ class BrowserEnvBase(ScreenEnv):
         await self._browser.open(storage=storage or self.storage_of(task), state=state)
 
     async def _look(self) -> BrowserLook:
-        return await self.browser.look(self._picture, **self._looks)
+        look = await self.browser.look(self._picture, **self._looks)
+        self._count_unmatched(look)
+        return look
+
+    def _count_unmatched(self, look: BrowserLook) -> None:
+        number, first = self._unmatched
+        first = [*first, *look.unmatched][:_MOST_NAMED]
+        self._unmatched = (number + look.unmatched_count, first)
+
+    def unmatched_details(self) -> dict[str, Any]:
+        """Return the requests that a recording had no response to, for an outcome's details."""
+        number, first = self._unmatched
+        return {"unmatched_requests": {"count": number, "first": first}} if number else {}
 
     async def perform(self, actions: Sequence[Action]) -> ToolResult:
         """Execute actions and return the resulting observation.
@@ -276,6 +304,7 @@ class BrowserEnvBase(ScreenEnv):
             look = await self.browser.act(rest, form, **self._looks)
         except ScreenEnded as error:
             await self.screen_ended(error, self.sandbox)
+        self._count_unmatched(look)
         wire = [to_wire(action) for action in actions]
         self._log.append(wire[: len(look.errors)])
         failed = [(i, error) for i, error in enumerate(look.errors, 1) if error]
@@ -327,6 +356,8 @@ class BrowserEnvBase(ScreenEnv):
         signals = self.change_signals(wire, mark, ok=ok) | {"url": look.url}
         if look.found:
             signals["element_found"] = all(look.found)
+        if look.unmatched_count:
+            signals["unmatched_requests"] = look.unmatched_count
         distance = self.distance(look)
         if distance is not None:
             signals["goal_distance"] = distance
@@ -341,7 +372,12 @@ class BrowserEnvBase(ScreenEnv):
         kept = await self.browser.storage()
         if kept["look"].get("dialog"):
             return None  # the continuation of a page with an open dialog is not stored anywhere
-        state = {"log": self._log, "last": list(self._last), "storage": kept}
+        state = {
+            "log": self._log,
+            "last": list(self._last),
+            "storage": kept,
+            "unmatched": self._unmatched,
+        }
         return json.dumps(state)
 
     async def restore(self, task: Task, seed: int | None, snapshot: str) -> None:
@@ -373,14 +409,33 @@ class BrowserEnvBase(ScreenEnv):
                 "forked; declare it not replayable"
             )
         self._log = state["log"]
+        number, first = state["unmatched"]
+        self._unmatched = (number, first)
         self._last = (state["last"][0], state["last"][1])
         self._fork = {"by": by, "same_picture": look.mark == state["last"][1]}
 
     async def close(self) -> None:
-        """Close the sandbox, and with it the browser."""
-        sandbox, self._sandbox, self._browser = self._sandbox, None, None
-        if sandbox is not None:
+        """Close the sandbox, and with it the browser; write the traffic if it is recorded."""
+        browser, self._browser = self._browser, None
+        sandbox, self._sandbox = self._sandbox, None
+        if sandbox is None:
+            return
+        try:
+            if browser is not None and self._har_folder is not None and self._task is not None:
+                await self._save_har(browser, self._har_folder, self._task.id)
+        finally:
             await sandbox.close()
+
+    @staticmethod
+    async def _save_har(browser: Browser, folder: Path, task: str) -> None:
+        """Write the recorded traffic; a browser that has ended has none."""
+        path = await asyncio.to_thread(_new_file, folder, task)
+        try:
+            async with asyncio.timeout(_SAVE_SECONDS):
+                await browser.save_har(path)
+        except (TrajgymError, TimeoutError) as error:
+            path.unlink(missing_ok=True)
+            _log.warning("the traffic of task %r could not be saved: %s", task, error)
 
 
 class BrowserEnv(BrowserEnvBase):
@@ -420,7 +475,13 @@ class BrowserEnv(BrowserEnvBase):
     def browser_options(self, task: Task) -> dict[str, Any]:
         """See :meth:`BrowserEnvBase.browser_options`."""
         record = BrowserRecord.of(task)
-        of_task = {"sites": record.sites, "pages": record.pages, "hosts": record.hosts}
+        of_task: dict[str, Any] = {
+            "sites": record.sites,
+            "pages": record.pages,
+            "hosts": record.hosts,
+            "har": record.har,
+            "har_ignore": record.har_ignore,
+        }
         return {**self._browser_options, **of_task}
 
     async def begin(self, task: Task, seed: int) -> str:
@@ -444,7 +505,22 @@ class BrowserEnv(BrowserEnvBase):
         text = record.said(self.answer_given or "")
         passed = all(held) and text and self.gave_up == record.infeasible
         details = {"checks": held, "answer": self.answer_given, "answer_ok": text}
+        details |= self.unmatched_details()
         return Outcome(score=float(passed), passed=passed, details=details)
+
+
+def _new_file(folder: Path, task: str) -> Path:
+    """Create a file for the traffic of one attempt at a task, and return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plain = re.sub(r"[^\w.-]", "_", task)[:100]
+    for number in count():
+        path = folder / f"{plain}-{number}.har"
+        try:
+            path.touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        return path
+    raise AssertionError
 
 
 def _clock(given: str | None) -> str | None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
 from trajgym.envs import TaskData, load_tasks
 from trajgym.envs.gui.browser._builtin import BUILTIN_TASKS
 from trajgym.envs.gui.browser._goals import Condition  # noqa: TC001 - pydantic reads it
+from trajgym.envs.gui.browser.inside._archive import Archive, BadArchive
 from trajgym.trajectory import InvalidInput, Task
 
 if TYPE_CHECKING:
@@ -38,6 +41,12 @@ class BrowserRecord(TaskData):
         hosts: addresses of other host names inside the sandbox, ``{"wiki.example":
             "10.0.0.5:8000"}``.
         network: whether pages have the network access of the host.
+        har: a recording of traffic (HAR) on this machine, from which the requests of pages are
+            answered instead of by the network. A request gets the response that was recorded for
+            its method, address and body; responses that changed over time are given in their
+            order, as explained in the documentation.
+        har_ignore: names of query parameters whose values may differ from the recorded ones, such
+            as ``_``; ``*`` for all.
         checks: conditions on the final states of the sites, which must all hold.
         answer: the expected answer; case, differences in whitespace and final full stops are
             ignored.
@@ -55,6 +64,8 @@ class BrowserRecord(TaskData):
     allow: list[str] = Field(default_factory=list)
     hosts: dict[str, str] = Field(default_factory=dict)
     network: bool = False
+    har: str | None = None
+    har_ignore: list[str] = Field(default_factory=list)
     checks: list[Condition] = Field(default_factory=list)
     answer: str | None = None
     answer_includes: list[str] = Field(default_factory=list)
@@ -93,6 +104,19 @@ class BrowserRecord(TaskData):
                 return f"there is no folder {path!r}"
         if self.network and self.allow:
             return "allow and network exclude each other: allow is for pages without a network"
+        if self.har is not None:
+            if self.network or self.allow:
+                return "har excludes network and allow: every request is answered from it"
+            try:
+                archive = _archive(self.har, Path(self.har).stat().st_mtime, *self.har_ignore)
+            except (BadArchive, OSError) as error:
+                return f"har: {error}"
+            host = urlsplit(self.start_url).hostname or ""
+            own = host.endswith(".test") or host in self.hosts or not host
+            if not own and not archive.has(self.start_url):
+                return f"har has no response for start_url {self.start_url!r}"
+        elif self.har_ignore:
+            return "har_ignore is given without har"
         served = {*self.sites, *(["pages"] if self.pages else [])}
         missing = [check.site for check in self.checks if check.site not in served]
         if missing:
@@ -104,6 +128,13 @@ class BrowserRecord(TaskData):
         plain = _plain(answer)
         exact = self.answer is None or plain == _plain(self.answer)
         return exact and all(_plain(part) in plain for part in self.answer_includes)
+
+
+@lru_cache(maxsize=8)
+def _archive(path: str, changed: float, *ignore: str) -> Archive:
+    """Return a recording; read once for all tasks that name it."""
+    del changed
+    return Archive(Path(path), ignore)
 
 
 def _plain(text: str) -> str:

@@ -13,6 +13,7 @@ from trajgym.envs import Image
 from trajgym.envs.gui._errors import BadAction, GuiDied, ScreenEnded
 from trajgym.envs.gui.actions._types import NOTCH, Size, to_wire
 from trajgym.envs.sandbox import SandboxError
+from trajgym.trajectory import InvalidInput
 from trajgym.trajectory._internal import AsyncClosing
 
 if TYPE_CHECKING:
@@ -22,7 +23,15 @@ if TYPE_CHECKING:
     from trajgym.envs.gui.actions._types import Action
     from trajgym.envs.sandbox import Sandbox, Stream
 
-__all__ = ["DESKTOP_SIZE", "Desktop", "DesktopElement", "DesktopLook", "DesktopWindow"]
+__all__ = [
+    "DESKTOP_SIZE",
+    "TREE_SECONDS",
+    "Desktop",
+    "DesktopElement",
+    "DesktopLook",
+    "DesktopWindow",
+    "check_tree_seconds",
+]
 
 DESKTOP_SIZE = Size(1280, 720)
 _PACKAGE = "trajgym_desktop"
@@ -30,7 +39,22 @@ _SOURCE = Path(__file__).with_name("inside")
 _LINE_BYTES = 64 << 20
 _START_SECONDS = 90.0
 _ANSWER_SECONDS = 30.0
+TREE_SECONDS = 5.0
+_MOST_TREE_SECONDS = 15.0
 assert NOTCH == 100  # the driver uses the same limit
+
+
+def check_tree_seconds(given: float) -> float:
+    """Return a limit for reading elements.
+
+    Raises:
+        InvalidInput: it is not possible.
+    """
+    if not 0 < given <= _MOST_TREE_SECONDS:
+        raise InvalidInput(
+            f"tree_seconds {given}: use more than 0 and at most {_MOST_TREE_SECONDS:g}"
+        )
+    return given
 
 
 class DesktopWindow(NamedTuple):
@@ -80,6 +104,8 @@ class DesktopLook(NamedTuple):
     """The text on the clipboard if an action asked for it; at most 20,000 characters."""
     elements: tuple[DesktopElement, ...] = ()
     """The visible elements of all windows, if the desktop was opened with ``tree``."""
+    elements_cut: str = ""
+    """Why these are not all elements; empty if they are."""
 
     @property
     def active(self) -> DesktopWindow | None:
@@ -99,6 +125,8 @@ class Desktop(AsyncClosing):
         cursor: whether the pointer is drawn in pictures.
         tree: whether looks contain the applications' elements, through AT-SPI. GTK applications
             and LibreOffice report theirs; the terminal has none.
+        tree_seconds: limit for reading them; those that were read until then are returned, and
+            :attr:`DesktopLook.elements_cut` states the reason.
     """
 
     def __init__(
@@ -109,12 +137,14 @@ class Desktop(AsyncClosing):
         settle: float = 1.0,
         cursor: bool = False,
         tree: bool = False,
+        tree_seconds: float = TREE_SECONDS,
     ) -> None:
         self.size = size
         self.display = ""
         """The X display, for commands run in addition to the driver; empty before it is open."""
         self._sandbox = sandbox
-        self._settle, self._cursor, self._tree = settle, cursor, tree
+        self._settle, self._cursor = settle, cursor
+        self._tree = check_tree_seconds(tree_seconds) if tree else 0.0
         self._stream: Stream | None = None
         self._asked = 0
         self._ended = False
@@ -309,4 +339,5 @@ def _look(answer: Mapping[str, Any]) -> DesktopLook:
         changed=answer.get("changed", False),
         clipboard=answer.get("clipboard"),
         elements=tuple(_element(one) for one in answer.get("elements") or ()),
+        elements_cut=str(answer.get("elements_cut") or ""),
     )

@@ -19,7 +19,12 @@ from trajgym.envs.gui.actions._types import (
     to_wire,
 )
 from trajgym.envs.gui.desktop._demo import demo_script
-from trajgym.envs.gui.desktop._desktop import DESKTOP_SIZE, Desktop
+from trajgym.envs.gui.desktop._desktop import (
+    DESKTOP_SIZE,
+    TREE_SECONDS,
+    Desktop,
+    check_tree_seconds,
+)
 from trajgym.envs.gui.desktop._elements import elements_text
 from trajgym.envs.gui.desktop._tasks import DesktopRecord, load_desktop_tasks
 from trajgym.envs.gui.desktop._world import check_all, finish, set_up
@@ -86,6 +91,8 @@ class DesktopEnv(ScreenEnv):
         tree: whether the elements of applications are listed (AT-SPI), with their middle as a
             point of the picture.
         tree_chars: bound of that list.
+        tree_seconds: limit for reading the elements; if it is reached, the list ends with a note
+            and the turn has the signal ``elements_cut``.
         settle: maximum seconds to wait after actions until the screen stops changing.
         measure: check the goal after every turn; this takes some milliseconds.
         image: the container image; ``scripts/desktop-image.sh`` makes it.
@@ -110,6 +117,7 @@ class DesktopEnv(ScreenEnv):
         clipboard: bool = False,
         tree: bool = False,
         tree_chars: int = 12_000,
+        tree_seconds: float = TREE_SECONDS,
         settle: float = 1.0,
         measure: bool = False,
         image: str = DESKTOP_IMAGE,
@@ -131,6 +139,7 @@ class DesktopEnv(ScreenEnv):
         self.measure = measure
         self._cursor, self._clipboard = cursor, clipboard
         self._tree, self._tree_chars = tree, tree_chars
+        self._tree_seconds = check_tree_seconds(tree_seconds)
         self._settle = settle
         self._held: _Running | None = None
 
@@ -176,6 +185,7 @@ class DesktopEnv(ScreenEnv):
                 settle=self._settle,
                 cursor=self._cursor,
                 tree=self._tree,
+                tree_seconds=self._tree_seconds,
             ),
         )
         await self._held.desktop.open()
@@ -267,6 +277,8 @@ class DesktopEnv(ScreenEnv):
         parts = [*said]
         if self._tree:
             parts.append(elements_text(look.elements, self.scale, self._tree_chars))
+            if look.elements_cut:
+                parts.append(f"[not all elements are listed: {look.elements_cut}]")
         text = ["\n".join(parts)] if parts else []
         return [*text] if look.picture is None else [*text, look.picture]
 
@@ -275,6 +287,8 @@ class DesktopEnv(ScreenEnv):
         signals = self.change_signals(wire, look.mark, ok=not look.refused)
         self.pointer = Point(*look.pointer)
         signals["active_window"] = look.active.title if look.active else ""
+        if look.elements_cut:
+            signals["elements_cut"] = True
         if self.measure and not self._running.record.infeasible:
             held = self._running
             made = await check_all(held.sandbox, held.desktop, held.record.checks)

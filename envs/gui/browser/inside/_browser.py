@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ._archive import Archive, BadArchive
+from ._replay import Replay
 from ._scripts import CARET, SEEDED
 from ._tab import Tab
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from playwright.async_api import BrowserContext, Dialog, Download, Page
 
@@ -71,6 +73,12 @@ class Settings:
     """Whether a mobile device is emulated: touch, mobile viewport and user agent."""
     user_agent: str | None = None
     """The user agent; if None, Chromium's default, or that of Chrome on Android if ``mobile``."""
+    archive: str | None = None
+    """A HAR from which requests are answered."""
+    archive_ignore: list[str] = field(default_factory=list)
+    """Query parameters that may differ from the recorded ones."""
+    record: str | None = None
+    """Where the traffic is recorded as a HAR; see :meth:`Browser.save_traffic`."""
     flags: list[str] = field(default_factory=list)
 
 
@@ -92,6 +100,10 @@ class Browser:
         self.downloads = 0
         self.pointer: tuple[float, float] = (0.0, 0.0)
         self.context: BrowserContext
+        self.replay: Replay | None = None
+        self.served: Callable[[str], bool] = lambda _: False
+        """Whether a host is served inside the sandbox."""
+        self._recording = False
         self._opening: set[asyncio.Task[None]] = set()
         self._gone = chromium.gone
 
@@ -122,7 +134,15 @@ class Browser:
             user_agent=agent,
             reduced_motion="reduce",
             storage_state=settings.storage,
+            # Requests of service workers can be neither intercepted nor recorded.
+            service_workers="block" if settings.archive or settings.record else "allow",
         )
+        if settings.archive is not None:
+            self.replay = Replay(self._archive(settings), lambda host: self.served(host))
+            await self.replay.attach(self.context)
+        if settings.record is not None:
+            await self.context.tracing.start_har(settings.record, content="embed")
+            self._recording = True
         self.context.set_default_timeout(settings.action_seconds * 1000)
         await self.context.add_init_script(CARET)
         if settings.seed is not None:
@@ -131,6 +151,25 @@ class Browser:
             await self.context.clock.set_fixed_time(settings.clock)
         self.context.on("page", self._appeared)
         await self.new_tab()
+
+    @staticmethod
+    def _archive(settings: Settings) -> Archive:
+        try:
+            return Archive(Path(str(settings.archive)), settings.archive_ignore)
+        except BadArchive as error:
+            raise Refused(str(error)) from error
+
+    async def save_traffic(self) -> str:
+        """End the recording, write it, and return its path.
+
+        Raises:
+            Refused: nothing is recorded.
+        """
+        if not self._recording or self.settings.record is None:
+            raise Refused("the traffic is not recorded")
+        self._recording = False
+        await self.context.tracing.stop_har()
+        return self.settings.record
 
     @property
     def tab(self) -> Tab:

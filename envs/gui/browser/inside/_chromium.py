@@ -31,6 +31,9 @@ _FLAGS = [
     "--disable-site-isolation-trials",
     "--disable-features=IsolateOrigins,site-per-process,Translate,MediaRouter,OptimizationHints",
 ]
+_LEFT_OUT = ["--disable-ipc-flooding-protection"]
+"""Arguments of Playwright that are left out: with them, a page that changes its address without end
+blocks Chromium for minutes; without, Chromium limits it to 200 changes in 10 seconds."""
 _CLOSE_SECONDS = 10.0
 
 
@@ -61,6 +64,7 @@ class Chromium:
         self._browser = await self._playwright.chromium.launch(
             executable_path=executable,
             args=[*_FLAGS, f"--host-resolver-rules={rules}", *flags],
+            ignore_default_args=_LEFT_OUT,
             handle_sigint=False,
             handle_sigterm=False,
         )

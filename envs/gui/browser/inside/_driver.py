@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +83,7 @@ class Driver:
         settings = self._settings(request)
         async with asyncio.timeout(request["seconds"]):
             chromium = await self._chromium_for(settings)
-            rehearsal = Browser(chromium, settings)
+            rehearsal = Browser(chromium, replace(settings, archive=None, record=None))
             await rehearsal.start()
             await perform(rehearsal, {"do": "go_to", "url": f"http://{_REHEARSAL}/"})
             await look(rehearsal, _REHEARSED_LOOK)
@@ -141,7 +142,14 @@ class Driver:
         self.server.sites = sites
         async with asyncio.timeout(request.get("seconds", 60)):
             self.browser = await self._browser_for(self._settings(request))
+        self.browser.served = self._serves
         return {"version": self.browser.version}
+
+    def _serves(self, host: str) -> bool:
+        """Whether requests for a host are answered inside the sandbox."""
+        assert self.server is not None
+        assert self.browser is not None
+        return host in self.server.sites or host in self.browser.settings.hosts
 
     async def close(self) -> None:
         """End the browser."""
@@ -262,6 +270,10 @@ class Driver:
         del browser, request
         return {"task": await self._task()}
 
+    async def _op_save_traffic(self, browser: Browser, request: dict[str, Any]) -> dict[str, Any]:
+        del request
+        return {"path": await browser.save_traffic()}
+
     async def _op_storage(self, browser: Browser, request: dict[str, Any]) -> dict[str, Any]:
         """Return what a fork needs: cookies, local storage, sites, tabs, scroll positions."""
         scroll = "() => [scrollX, scrollY]"
@@ -273,11 +285,14 @@ class Driver:
             "active": browser.active,
             "scroll": [await tab.page.evaluate(scroll) for tab in browser.tabs],
             "last": [tab.ids.last for tab in browser.tabs],
+            "replay": browser.replay.archive.progress() if browser.replay else None,
             "look": seen,
         }
 
     async def _op_adopt(self, browser: Browser, request: dict[str, Any]) -> dict[str, Any]:
         """Open the ``tabs`` of a snapshot and assign the element ids of the snapshot."""
+        if browser.replay and request["replay"]:
+            browser.replay.archive.resume(request["replay"])
         while len(browser.tabs) < len(request["tabs"]):
             await browser.new_tab()
         for index, url in enumerate(request["tabs"]):
@@ -298,6 +313,9 @@ class Driver:
                 tab.ids.bind(name, node)
             for index, one in enumerate(browser.tabs):
                 one.ids.last = request["last"][index]
+        if browser.replay and request["replay"]:  # the tabs have requested their pages again
+            browser.replay.archive.resume(request["replay"])
+            browser.replay.report()
         return {"digest": seen.get("digest"), "url": browser.tab.page.url}
 
     async def _op_evaluate(self, browser: Browser, request: dict[str, Any]) -> dict[str, Any]:

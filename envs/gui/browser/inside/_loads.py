@@ -113,6 +113,7 @@ class Loads:
         session.on("Page.frameRequestedNavigation", self._asks)
         session.on("Page.frameClearedScheduledNavigation", self._clears)
         session.on("Page.frameStartedNavigating", self._navigates)
+        session.on("Page.navigatedWithinDocument", self._readdresses)
         session.on("Page.frameStoppedLoading", self._stops)
         session.on("Page.frameDetached", self._stops)
         session.on("Page.frameNavigated", self._arrives)
@@ -144,14 +145,16 @@ class Loads:
 
     def _navigates(self, event: dict[str, Any]) -> None:
         self._drop(event["frameId"])
-        if event.get("navigationType") in _SAME_DOCUMENT:
-            if event["frameId"] == self.main:
-                self._addresses.append(self._now())
-                if self.endless:
-                    self._moved.set()
-        else:
+        if event.get("navigationType") not in _SAME_DOCUMENT:
             self._frames[event["frameId"]] = self._now()
             self.travelling |= event["frameId"] == self.main
+
+    def _readdresses(self, event: dict[str, Any]) -> None:
+        """Count a new address of the document of the main frame."""
+        if event["frameId"] == self.main:
+            self._addresses.append(self._now())
+            if self.endless:
+                self._moved.set()
 
     def _stops(self, event: dict[str, Any]) -> None:
         self._drop(event["frameId"])

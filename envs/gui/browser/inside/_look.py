@@ -76,6 +76,8 @@ async def look(browser: Browser, wanted: dict[str, Any]) -> dict[str, Any]:
     seen["pointer"] = list(browser.pointer)
     seen["events"], browser.events = browser.events, []
     seen["dropped"], browser.dropped = browser.dropped, 0
+    if browser.replay is not None:
+        seen["unmatched"] = browser.replay.report()
     return seen
 
 

@@ -34,12 +34,12 @@ class Driver:
     Args:
         width: width of the screen.
         height: height of the screen.
-        tree: whether applications report their elements.
+        tree: seconds that reading the applications' elements may take; 0 to read none.
     """
 
-    def __init__(self, width: int, height: int, *, tree: bool = False) -> None:
+    def __init__(self, width: int, height: int, *, tree: float = 0.0) -> None:
         self._screen = Screen(width, height)
-        self._accessibility = Accessibility(self._screen.spawn) if tree else None
+        self._accessibility = Accessibility(self._screen.spawn, tree) if tree else None
         self._windows = Windows(self._screen)
         self._input = Input(self._screen, self._wait_until_read)
         self._ping = Ping(self._screen)
@@ -140,7 +140,7 @@ class Driver:
         pointer = self._input.pointer()
         found: dict[str, Any] = {"pointer": pointer, "windows": self._windows.all()}
         if self._accessibility is not None:
-            found["elements"] = self._accessibility.elements()
+            found["elements"], found["elements_cut"] = self._accessibility.elements()
         if (look := request.get("picture")) is None:
             self._seen = self._screen.mark()
             return {**found, "mark": self._seen}
@@ -223,7 +223,7 @@ def main() -> None:
         try:
             if driver is None:
                 width, height = int(request["width"]), int(request["height"])
-                driver = Driver(width, height, tree=bool(request.get("tree")))
+                driver = Driver(width, height, tree=float(request.get("tree") or 0))
                 answer["display"] = os.environ["DISPLAY"]
             else:
                 answer |= driver.answer(request)
