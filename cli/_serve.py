@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
+from trajgym.cli._judges import server_judges
 from trajgym.envs import EnvSpec
 from trajgym.server import (
     App,
@@ -27,6 +28,7 @@ from trajgym.trajectory import InvalidInput, Store
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trajgym.cli._judges import JudgeOptions
     from trajgym.rollout.rendering import Renderer
 
 __all__ = ["ServeOptions", "run_serve"]
@@ -50,6 +52,7 @@ class ServeOptions:
     check: bool
     power_safe: bool
     hold_seconds: float
+    judges: JudgeOptions
     redact: list[str] = field(default_factory=list)
     env: list[str] = field(default_factory=list)
     env_config: dict[str, Any] = field(default_factory=dict)
@@ -90,9 +93,10 @@ def run_serve(options: ServeOptions) -> None:
     )
     if options.run is None:
         raise InvalidInput("serve: name the run directory to record into")
+    judges = server_judges(options.judges)
     durability = "power" if options.power_safe else "process"
     with Store(options.run, durability=durability) as store:  # type: ignore[arg-type]
-        app = App(store, upstream, config, environments)
+        app = App(store, upstream, config, environments, judges)
 
         def ready(url: str) -> None:
             console.print(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from trajgym.trajectory import SessionTree, Turn
 
-__all__ = ["AnnotateReport", "Annotated", "Annotator", "annotate"]
+__all__ = ["AnnotateReport", "Annotated", "Annotator", "annotate", "signals_of"]
 
 
 class Annotator(AsyncClosing):
@@ -72,6 +72,23 @@ class AnnotateReport:
     annotated: int = 0
     skipped: int = 0
     failed: Counter[str] = field(default_factory=Counter)
+
+
+async def signals_of(
+    annotator: Annotator, tree: SessionTree, turn: Turn, seconds: float
+) -> dict[str, Any]:
+    """Return the signals of one turn, within a deadline.
+
+    Raises:
+        Exception: the annotator failed or was too slow.
+    """
+    async with asyncio.timeout(seconds):
+        with contained():
+            return await stoppable(
+                annotator.annotate(tree, turn),
+                f"annotator {annotator.source!r}",
+                seconds=annotator.cancel_seconds,
+            )
 
 
 async def annotate(
@@ -162,13 +179,7 @@ class _Job:
     async def _one(self, store: Store, tree: SessionTree, turn: Turn) -> None:
         session = tree.record.id
         try:
-            async with asyncio.timeout(self._seconds):
-                with contained():
-                    signals = await stoppable(
-                        self._annotator.annotate(tree, turn),
-                        f"annotator {self._annotator.source!r}",
-                        seconds=self._annotator.cancel_seconds,
-                    )
+            signals = await signals_of(self._annotator, tree, turn, self._seconds)
         except Exception as error:  # boundary: an annotator; the turn stays unannotated
             cause = describe(error)
             self.report.failed[cause] += 1

@@ -123,6 +123,10 @@ class SessionBook:
             return session
         return self._load(session_id)
 
+    def live(self, session_id: str) -> LiveSession | None:
+        """Return an open session that is in memory; None for any other."""
+        return self._live.get(session_id)
+
     async def close(
         self, session_id: str, status: Status, outcome: Outcome | None, cause: str
     ) -> LiveSession:
