@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 from rich.console import Console
@@ -94,8 +95,7 @@ def run_serve(options: ServeOptions) -> None:
     if options.run is None:
         raise InvalidInput("serve: name the run directory to record into")
     judges = server_judges(options.judges)
-    durability = "power" if options.power_safe else "process"
-    with Store(options.run, durability=durability) as store:  # type: ignore[arg-type]
+    with Store(options.run, durability=_durability(options)) as store:
         app = App(store, upstream, config, environments, judges)
 
         def ready(url: str) -> None:
@@ -110,16 +110,27 @@ def run_serve(options: ServeOptions) -> None:
 
 
 def _serve_environments(options: ServeOptions, environments: dict[str, EnvSpec]) -> None:
-    if options.run is not None or not environments:
-        raise InvalidInput("serve: give RUN and --upstream to record agents, or --env alone")
-    app = EnvApp(environments, ServerConfig(secret=os.environ.get(options.secret_env)))
+    if not environments:
+        raise InvalidInput(
+            "serve: give RUN and --upstream to record agents, or --env to serve environments"
+        )
+    config = ServerConfig(secret=os.environ.get(options.secret_env))
 
     def ready(url: str) -> None:
         shown = ", ".join(f"{url}/envs/{name}" for name in environments)
         console = Console(stderr=True)
         console.print(f"Serving {shown}. Press Ctrl-C to stop.", highlight=False, soft_wrap=True)
 
-    run(serve(app, host=options.host, port=options.port, ready=ready))
+    with ExitStack() as stack:
+        store = None
+        if options.run is not None:
+            store = stack.enter_context(Store(options.run, durability=_durability(options)))
+        app = EnvApp(environments, config, store)
+        run(serve(app, host=options.host, port=options.port, ready=ready))
+
+
+def _durability(options: ServeOptions) -> Literal["power", "process"]:
+    return "power" if options.power_safe else "process"
 
 
 def _renderer(name: str | None) -> Renderer | None:

@@ -134,7 +134,7 @@ class App:
         )
         self.settings.listeners.append(self.groups.note)
         self._proxy = Proxy(self.book, self.auth)
-        self._host = EnvHost(environments or {}, self.auth, config.limits)
+        self._host = EnvHost(environments or {}, self.auth, config.limits, store)
         api = Api(self.book, self.groups, self.feed, self.auth, config.url, self.judging)
         feed = FeedApi(self.groups, self.feed, api.guarded, api.body, config.limits.poll_seconds)
         routes = api.routes() + feed.routes()
@@ -168,26 +168,32 @@ class App:
 
 
 class EnvApp:
-    """An ASGI application that serves environments only: no store, no engine.
+    """An ASGI application that serves environments only, without an engine.
 
     Clients use ``EnvSpec(id="http://host:port/envs/NAME")`` like any other environment. They need
-    the secret, where there is one, as ``TRAJGYM_ENV_TOKEN``.
+    the secret, where there is one, as ``TRAJGYM_ENV_TOKEN``. Other programs play sessions with
+    requests to ``/envs/NAME/sessions``.
 
     Args:
         environments: what to serve, by the name in its URL.
         config: settings; the defaults if None.
+        store: where sessions of ``/envs/NAME/sessions`` are recorded; the caller closes it. None
+            keeps each in memory until it is closed.
 
     Raises:
         InvalidInput: a name contains a slash.
     """
 
     def __init__(
-        self, environments: Mapping[str, EnvSpec], config: ServerConfig | None = None
+        self,
+        environments: Mapping[str, EnvSpec],
+        config: ServerConfig | None = None,
+        store: Store | None = None,
     ) -> None:
         config = config or ServerConfig()
         self.limits = config.limits
         self.auth = config.auth()
-        self.host = EnvHost(environments, self.auth, config.limits)
+        self.host = EnvHost(environments, self.auth, config.limits, store)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one request, or the server's life cycle."""
