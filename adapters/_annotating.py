@@ -11,9 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trajgym.adapters._errors import RolloutFailed
-from trajgym.envs._results import as_facts
-from trajgym.envs.faults import contained, describe, stoppable
+from trajgym.envs.faults import contained, describe
 from trajgym.rollout.annotators import Annotator
+from trajgym.rollout.annotators._annotate import signals_of
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
@@ -165,14 +165,7 @@ class Annotators:
         async with self._slots:
             self.asked += 1
             try:
-                async with asyncio.timeout(self._turn_seconds):
-                    with contained():
-                        found = await stoppable(
-                            annotator.annotate(tree, turn),
-                            f"annotator {annotator.source!r}",
-                            seconds=annotator.cancel_seconds,
-                        )
-                signals = as_facts(found, "annotate()", "annotator")
+                signals = await signals_of(annotator, tree, turn, self._turn_seconds)
             except Exception as error:
                 # boundary: an annotator may raise anything; only repeated failures end the training
                 cause = describe(error)

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from trajgym.cli._endpoint import EndpointOptions, endpoint_policy
+from trajgym.cli._judges import make_judge
 from trajgym.cli._terminal import say
 from trajgym.rollout import annotate
-from trajgym.rollout.annotators import HintJudge, VoteJudge
-from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from trajgym.rollout.annotators import Annotated, AnnotateReport, Annotator
+    from trajgym.cli._endpoint import EndpointOptions
+    from trajgym.rollout.annotators import Annotated, AnnotateReport
 
 __all__ = ["AnnotateOptions", "run_annotate"]
 
@@ -74,13 +73,5 @@ def run_annotate(options: AnnotateOptions) -> None:
 
 
 async def _annotate(options: AnnotateOptions, note: Callable[[Annotated], None]) -> AnnotateReport:
-    async with _judge(options) as judge:
+    async with make_judge(options.judge, options.endpoint, options.votes) as judge:
         return await annotate(options.run, judge, concurrency=options.concurrency, on_progress=note)
-
-
-def _judge(options: AnnotateOptions) -> Annotator:
-    if options.judge not in _NEXT:
-        raise InvalidInput(f"no judge {options.judge!r}; there are {', '.join(_NEXT)}")
-    policy = endpoint_policy(options.endpoint)
-    kind = VoteJudge if options.judge == "votes" else HintJudge
-    return kind(policy, votes=options.votes)

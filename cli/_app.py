@@ -600,6 +600,20 @@ def serve(
         list[str] | None,
         typer.Option(metavar="REGEX", help="Don't store text that matches; may be repeated."),
     ] = None,
+    judge: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND", help="Judge turns as they arrive: votes, hints; repeatable."),
+    ] = None,
+    judge_url: Annotated[str | None, typer.Option(help="Endpoint of the judge.")] = None,
+    judge_model: Annotated[str | None, typer.Option(help="Model of the judge.")] = None,
+    judge_votes: Annotated[int, typer.Option(help="How often each turn is judged.")] = 3,
+    judge_concurrency: Annotated[
+        int, typer.Option(help="Most turns that are judged at the same time.")
+    ] = 8,
+    judge_seconds: Annotated[float, typer.Option(help="Deadline for judging a turn.")] = 120.0,
+    judge_api_key_env: Annotated[
+        str, typer.Option(help="Environment variable with the judge's API key.")
+    ] = "TRAJGYM_JUDGE_API_KEY",
     api_key_env: Annotated[
         str, typer.Option(help="Environment variable with the engine's API key.")
     ] = "OPENAI_API_KEY",
@@ -608,6 +622,7 @@ def serve(
     ] = "TRAJGYM_SERVER_SECRET",  # noqa: S107 - the name of a variable
 ) -> None:
     """Record agents that use Chat Completions, Responses or Messages, or serve environments."""
+    from trajgym.cli._judges import JudgeOptions
     from trajgym.cli._serve import ServeOptions, run_serve
 
     if kind not in {"vllm", "sglang", "hosted"}:
@@ -630,6 +645,15 @@ def serve(
             check=check,
             power_safe=power_safe,
             hold_seconds=hold,
+            judges=JudgeOptions(
+                kinds=judge or [],
+                url=judge_url,
+                model=judge_model,
+                api_key_env=judge_api_key_env,
+                votes=judge_votes,
+                concurrency=judge_concurrency,
+                seconds=judge_seconds,
+            ),
             redact=redact or [],
             env=env or [],
             env_config=parse_settings(settings),

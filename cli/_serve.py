@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 from rich.console import Console
 
+from trajgym.cli._judges import server_judges
 from trajgym.envs import EnvSpec
 from trajgym.server import (
     App,
@@ -27,6 +29,7 @@ from trajgym.trajectory import InvalidInput, Store
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trajgym.cli._judges import JudgeOptions
     from trajgym.rollout.rendering import Renderer
 
 __all__ = ["ServeOptions", "run_serve"]
@@ -50,6 +53,7 @@ class ServeOptions:
     check: bool
     power_safe: bool
     hold_seconds: float
+    judges: JudgeOptions
     redact: list[str] = field(default_factory=list)
     env: list[str] = field(default_factory=list)
     env_config: dict[str, Any] = field(default_factory=dict)
@@ -90,9 +94,9 @@ def run_serve(options: ServeOptions) -> None:
     )
     if options.run is None:
         raise InvalidInput("serve: name the run directory to record into")
-    durability = "power" if options.power_safe else "process"
-    with Store(options.run, durability=durability) as store:  # type: ignore[arg-type]
-        app = App(store, upstream, config, environments)
+    judges = server_judges(options.judges)
+    with Store(options.run, durability=_durability(options)) as store:
+        app = App(store, upstream, config, environments, judges)
 
         def ready(url: str) -> None:
             console.print(
@@ -106,16 +110,27 @@ def run_serve(options: ServeOptions) -> None:
 
 
 def _serve_environments(options: ServeOptions, environments: dict[str, EnvSpec]) -> None:
-    if options.run is not None or not environments:
-        raise InvalidInput("serve: give RUN and --upstream to record agents, or --env alone")
-    app = EnvApp(environments, ServerConfig(secret=os.environ.get(options.secret_env)))
+    if not environments:
+        raise InvalidInput(
+            "serve: give RUN and --upstream to record agents, or --env to serve environments"
+        )
+    config = ServerConfig(secret=os.environ.get(options.secret_env))
 
     def ready(url: str) -> None:
         shown = ", ".join(f"{url}/envs/{name}" for name in environments)
         console = Console(stderr=True)
         console.print(f"Serving {shown}. Press Ctrl-C to stop.", highlight=False, soft_wrap=True)
 
-    run(serve(app, host=options.host, port=options.port, ready=ready))
+    with ExitStack() as stack:
+        store = None
+        if options.run is not None:
+            store = stack.enter_context(Store(options.run, durability=_durability(options)))
+        app = EnvApp(environments, config, store)
+        run(serve(app, host=options.host, port=options.port, ready=ready))
+
+
+def _durability(options: ServeOptions) -> Literal["power", "process"]:
+    return "power" if options.power_safe else "process"
 
 
 def _renderer(name: str | None) -> Renderer | None:

@@ -7,6 +7,7 @@ from trajgym.server._mcp import McpService
 from trajgym.server._serve import running, serve
 from trajgym.server.control import Control
 from trajgym.server.feeding import FedGroup, Feed
+from trajgym.server.judging import Judges
 from trajgym.server.programs import (
     Agent,
     AgentProgram,
@@ -26,6 +27,7 @@ __all__ = [
     "EnvApp",
     "FedGroup",
     "Feed",
+    "Judges",
     "Limits",
     "McpService",
     "ProgramCall",

@@ -28,6 +28,7 @@ from trajgym.server.control import PauseMode
 from trajgym.server.feeding._log import tree_json
 from trajgym.server.feeding._metrics import feed_metrics
 from trajgym.server.joining import SET_BY_API
+from trajgym.server.judging import judge_metrics
 from trajgym.server.upstream import EngineSwitch
 from trajgym.trajectory import InvalidInput, Outcome, SessionTree, Status, Task, TrajgymError
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from trajgym.server.feeding import FeedLog, GroupBook
+    from trajgym.server.judging import JudgeWork
     from trajgym.server.sessions import LiveSession, SessionBook
 
     Handler = Callable[[Request], Awaitable[Response]]
@@ -55,6 +57,7 @@ class Api:
         feed: the sealed groups.
         auth: checks tokens.
         url: the server's address as agents see it; taken from the request if None.
+        judging: the server's own judges, for metrics.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Api:
         feed: FeedLog,
         auth: Auth,
         url: str | None = None,
+        judging: JudgeWork | None = None,
     ) -> None:
         self._book = book
         self._groups = groups
@@ -71,6 +75,7 @@ class Api:
         self._settings = book.settings
         self._auth = auth
         self._url = url
+        self._judging = judging
         self._switch = EngineSwitch(book.settings.upstream)
 
     def routes(self) -> list[Route]:
@@ -127,6 +132,8 @@ class Api:
         del request
         text = self._settings.metrics.text(self._settings.control, self._book.open)
         text += feed_metrics(self._groups, self._feed)
+        if self._judging is not None:
+            text += judge_metrics(self._judging)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     # Sessions -----------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from trajgym.server._proxy import Proxy
 from trajgym.server.control import Control
 from trajgym.server.environments import EnvHost, is_env_path
 from trajgym.server.feeding import FeedApi, FeedLog, GroupBook
+from trajgym.server.judging import JudgeWork
 from trajgym.server.sessions import SessionBook, Settings
 from trajgym.trajectory import InvalidInput
 from trajgym.trajectory._internal import MissingExtra
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from trajgym.envs import EnvSpec
+    from trajgym.server.judging import Judges
     from trajgym.server.upstream import Upstream
     from trajgym.trajectory import Store
 
@@ -85,6 +87,7 @@ class App:
         upstream: the engine; closed at shutdown.
         config: settings; the defaults if None.
         environments: environments to serve as well, by name; see :class:`EnvApp`.
+        judges: annotate turns as they arrive; nothing does if None.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class App:
         upstream: Upstream,
         config: ServerConfig | None = None,
         environments: Mapping[str, EnvSpec] | None = None,
+        judges: Judges | None = None,
     ) -> None:
         config = config or ServerConfig()
         self.limits = config.limits
@@ -118,16 +122,20 @@ class App:
         self.feed = FeedLog(
             store, control, most_bytes=config.feed_bytes, most_behind=config.feed_behind
         )
+        self.judging = None if judges is None else JudgeWork(self.book, judges)
+        if self.judging is not None:
+            self.settings.listeners.append(self.judging.note)
         self.groups = GroupBook(
             self.settings,
             self.feed.refresh,
+            signals=self.judging,
             signal_seconds=config.signal_seconds,
             full=self.feed.full,
         )
         self.settings.listeners.append(self.groups.note)
         self._proxy = Proxy(self.book, self.auth)
-        self._host = EnvHost(environments or {}, self.auth, config.limits)
-        api = Api(self.book, self.groups, self.feed, self.auth, config.url)
+        self._host = EnvHost(environments or {}, self.auth, config.limits, store)
+        api = Api(self.book, self.groups, self.feed, self.auth, config.url, self.judging)
         feed = FeedApi(self.groups, self.feed, api.guarded, api.body, config.limits.poll_seconds)
         routes = api.routes() + feed.routes()
         self._api = Starlette(routes=routes, lifespan=self._lifespan)
@@ -136,12 +144,16 @@ class App:
     async def _lifespan(self, app: Any) -> AsyncIterator[None]:
         del app
         await self._host.start()
+        if self.judging is not None:
+            self.judging.start()
         self.groups.start()
         try:
             yield
         finally:
             await self._host.shut()
             await self.groups.shut()
+            if self.judging is not None:
+                await self.judging.shut()
             await self.book.shut()
             await self.settings.upstream.close()
 
@@ -156,26 +168,32 @@ class App:
 
 
 class EnvApp:
-    """An ASGI application that serves environments only: no store, no engine.
+    """An ASGI application that serves environments only, without an engine.
 
     Clients use ``EnvSpec(id="http://host:port/envs/NAME")`` like any other environment. They need
-    the secret, where there is one, as ``TRAJGYM_ENV_TOKEN``.
+    the secret, where there is one, as ``TRAJGYM_ENV_TOKEN``. Other programs play sessions with
+    requests to ``/envs/NAME/sessions``.
 
     Args:
         environments: what to serve, by the name in its URL.
         config: settings; the defaults if None.
+        store: where sessions of ``/envs/NAME/sessions`` are recorded; the caller closes it. None
+            keeps each in memory until it is closed.
 
     Raises:
         InvalidInput: a name contains a slash.
     """
 
     def __init__(
-        self, environments: Mapping[str, EnvSpec], config: ServerConfig | None = None
+        self,
+        environments: Mapping[str, EnvSpec],
+        config: ServerConfig | None = None,
+        store: Store | None = None,
     ) -> None:
         config = config or ServerConfig()
         self.limits = config.limits
         self.auth = config.auth()
-        self.host = EnvHost(environments, self.auth, config.limits)
+        self.host = EnvHost(environments, self.auth, config.limits, store)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one request, or the server's life cycle."""

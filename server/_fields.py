@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from trajgym.server._errors import Refused
@@ -11,6 +12,7 @@ from trajgym.trajectory import Task
 from trajgym.trajectory._codec import decode
 
 __all__ = [
+    "check_session_id",
     "finite_field",
     "flag_field",
     "labels_of",
@@ -19,6 +21,20 @@ __all__ = [
     "text_field",
     "whole_field",
 ]
+
+
+_SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def check_session_id(session_id: str) -> str:
+    """Return a session's id if it can be part of a URL.
+
+    Raises:
+        Refused: 400.
+    """
+    if not _SESSION_ID.fullmatch(session_id):
+        raise Refused(400, f"session id {session_id!r}: use letters, digits and ._-, up to 128")
+    return session_id
 
 
 def read_task(given: Any) -> Task:

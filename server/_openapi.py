@@ -39,6 +39,7 @@ def document() -> Json:
             **_feed(),
             **_control(),
             **_environments(),
+            **_played(),
             **_operation(),
         },
         "components": {
@@ -217,6 +218,11 @@ def _feed() -> Json:
             _query("wait", "seconds to wait for a group", {"type": "number", "minimum": 0}),
             _query("max_staleness", "most versions behind the server's", _INDEX),
             _query("stale", "what happens to older sessions", {"enum": list(get_args(Staleness))}),
+            _query(
+                "share",
+                "place and number of consumers that divide the groups",
+                {"type": "string", "enum": ["0/1", "0/2", "1/2"]},
+            ),
         ],
         errors=(400, 503),
     )
@@ -313,6 +319,89 @@ def _environments() -> Json:
         f"{base}/close": {
             "parameters": [name, handle],
             "post": _operation_of("Close. Idempotent.", errors=(404,)),
+        },
+    }
+
+
+def _played() -> Json:
+    attempt = {"attempt": {"anyOf": [_INDEX, {"type": "null"}]}}
+    opening = {
+        "type": "object",
+        "required": ["task"],
+        "properties": {
+            "task": {"anyOf": [{"type": "string", "minLength": 1}, _TASK_REF]},
+            "id": {"type": ["string", "null"], "pattern": r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"},
+            "seed": {"anyOf": [_INDEX, {"type": "null"}]},
+            "labels": {"type": ["object", "null"], "additionalProperties": _TEXT},
+        },
+    }
+    step = {
+        "type": "object",
+        "description": "One of message, text and tool.",
+        "properties": {
+            **attempt,
+            "turn": {"anyOf": [_INDEX, {"type": "null"}], "description": "its index to be"},
+            "message": {**_OBJECT, "description": "an assistant message"},
+            "text": _TEXT,
+            "tool": _TEXT,
+            "arguments": {"type": ["object", "string", "null"]},
+        },
+        "oneOf": [{"required": ["message"]}, {"required": ["text"]}, {"required": ["tool"]}],
+    }
+    reward = {
+        "type": "object",
+        "required": ["turn", "reward"],
+        "properties": {"turn": _INDEX, "reward": {"type": "number"}},
+    }
+    rewards = {
+        "type": "object",
+        "required": ["rewards"],
+        "properties": {"rewards": {"type": "array", "items": reward}},
+    }
+    name = _path("name", "name of a served environment")
+    both = [name, _path("session", "the session's id")]
+    base = "/envs/{name}/sessions"
+    create = _operation_of(
+        "Open a session to be played with requests.",
+        body=opening,
+        ok=201,
+        errors=(400, 404, 409, 502, 503),
+    )
+    fork = _operation_of(
+        "Open a rival attempt after a turn; null forks before the first one.",
+        body={"type": "object", "properties": {**attempt, "turn": attempt["attempt"]}},
+        optional=True,
+        ok=201,
+        errors=(400, 404, 409, 502),
+    )
+    return {
+        base: {
+            "parameters": [name],
+            "get": _operation_of("List the open sessions.", errors=(404,)),
+            "post": create,
+        },
+        f"{base}/{{session}}": {
+            "parameters": both,
+            "get": _operation_of("Return a session's state.", errors=(404,)),
+        },
+        f"{base}/{{session}}/tree": {
+            "parameters": both,
+            "get": _operation_of("Return the whole session.", errors=(404,)),
+        },
+        f"{base}/{{session}}/step": {
+            "parameters": both,
+            "post": _operation_of("Execute a turn.", body=step, errors=(400, 404, 409)),
+        },
+        f"{base}/{{session}}/fork": {"parameters": both, "post": fork},
+        f"{base}/{{session}}/rewards": {
+            "parameters": both,
+            "post": _operation_of(
+                "Set rewards of turns. Idempotent.", body=rewards, errors=(400, 404)
+            ),
+        },
+        f"{base}/{{session}}/close": {
+            "parameters": both,
+            "post": _operation_of("Close a session.", errors=(404,)),
         },
     }
 

@@ -12,10 +12,11 @@ from trajgym.adapters._errors import RolloutFailed
 from trajgym.adapters.areal._agent import EnvAgent, ExternalAgent
 from trajgym.adapters.areal._arguments import workflow_kwargs
 from trajgym.adapters.areal._engine import ArealEngine
-from trajgym.adapters.areal._tasks import replay_dataset, task_dataset
+from trajgym.adapters.areal._tasks import feed_dataset, replay_dataset, task_dataset
 from trajgym.adapters.areal._tensors import areal_tensors
 
 if TYPE_CHECKING:
+    from trajgym.adapters.areal._feed import FeedWorkflow
     from trajgym.adapters.areal._replay import ReplayWorkflow
     from trajgym.adapters.areal._workflow import TrajgymWorkflow
 
@@ -23,16 +24,22 @@ __all__ = [
     "ArealEngine",
     "EnvAgent",
     "ExternalAgent",
+    "FeedWorkflow",
     "ReplayWorkflow",
     "RolloutFailed",
     "TrajgymWorkflow",
     "areal_tensors",
+    "feed_dataset",
     "replay_dataset",
     "task_dataset",
     "workflow_kwargs",
 ]
 
-_LAZY = {"ReplayWorkflow": "_replay", "TrajgymWorkflow": "_workflow"}
+_LAZY = {
+    "FeedWorkflow": "_feed",
+    "ReplayWorkflow": "_replay",
+    "TrajgymWorkflow": "_workflow",
+}
 
 
 def __getattr__(name: str) -> Any:

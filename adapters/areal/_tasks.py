@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping
 
-__all__ = ["as_spec", "read_replay", "read_task", "replay_dataset", "task_dataset"]
+__all__ = [
+    "as_spec",
+    "feed_dataset",
+    "read_replay",
+    "read_task",
+    "replay_dataset",
+    "task_dataset",
+]
 
 _TASK = "trajgym_task"
 _GROUP = "trajgym_group"
@@ -55,6 +62,17 @@ def replay_dataset(run: str | os.PathLike[str]) -> list[dict[str, str]]:
     if not found:
         raise InvalidInput(f"{run}: no group is sealed; there is nothing to replay")
     return found
+
+
+def feed_dataset(groups: int) -> list[dict[str, str]]:
+    """Return a data set for :class:`FeedWorkflow`; an epoch has as many groups.
+
+    Raises:
+        InvalidInput: there is less than one group.
+    """
+    if groups < 1:
+        raise InvalidInput(f"a data set of {groups} groups; expected at least 1")
+    return [{"trajgym_feed": str(number)} for number in range(groups)]
 
 
 def read_replay(data: Any) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trajgym.adapters._errors import RolloutFailed
 from trajgym.adapters.trl._buffer import SampleBuffer
 from trajgym.adapters.trl._check import check_trainer
+from trajgym.adapters.trl._feed_worker import FeedWorker
 from trajgym.adapters.trl._group_samples import Tally
 from trajgym.adapters.trl._offline import (
     kto_dataset,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from trajgym.adapters.trl._step import StepGRPOTrainer
 
 __all__ = [
+    "FeedWorker",
     "Form",
     "GRPORollouts",
     "MakeWorker",

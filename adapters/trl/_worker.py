@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
-import queue
 import random
-import threading
-import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from trajgym.adapters._annotating import as_annotators
-from trajgym.adapters._errors import RolloutFailed
 from trajgym.adapters._gate import check_allowances
 from trajgym.adapters._rollouts import has_sessions
-from trajgym.adapters.trl._buffer import SampleBuffer
 from trajgym.adapters.trl._errors import need_trl
-from trajgym.adapters.trl._group_samples import SampleBuilder, Tally
-from trajgym.adapters.trl._health import Health
+from trajgym.adapters.trl._group_samples import SampleBuilder
+from trajgym.adapters.trl._sample_worker import SampleWorker
 from trajgym.adapters.trl._settings import check_distribution, split_settings
-from trajgym.adapters.trl._versions import VersionClock, watch
+from trajgym.adapters.trl._versions import VersionClock
 from trajgym.rollout import Runner, RunSettings, TokenPolicy, VLLMEngine
 from trajgym.rollout.rendering import TemplateRenderer
 from trajgym.trajectory import InvalidInput, Sampling, Store, TrajgymError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+    from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+    from contextlib import AsyncExitStack
 
     from trajgym.adapters._annotating import Annotators, AnnotatorSpec
     from trajgym.adapters._group_rows import MissingRule
@@ -42,21 +36,17 @@ if TYPE_CHECKING:
     from trajgym.rollout.rendering import Renderer
     from trajgym.trajectory import Task
 
-__all__ = ["RolloutWorker"]
+__all__ = ["TRL_STALENESS", "RolloutWorker"]
 
 _log = logging.getLogger(__name__)
 _DEFAULTS = RunSettings(samples=8, concurrency=64, max_staleness=4)
-_TRL_STALENESS = 4
+TRL_STALENESS = 4
 """The default of ``AsyncGRPOConfig``."""
-_METRICS = 4096
-"""Most groups with unread metrics; further metrics are discarded."""
 _ANNOTATED = 8
 """Most sealed groups that are annotated concurrently."""
-_BEAT = 0.5
-"""Seconds between heartbeats of the event loop."""
 
 
-class RolloutWorker:
+class RolloutWorker(SampleWorker):
     """Runs sessions for TRL's ``AsyncGRPOTrainer`` and passes their rows to it.
 
     ::
@@ -134,17 +124,25 @@ class RolloutWorker:
         need_trl()
         _check_engine(engine, temperature, check_allowances(allow))
         self.settings = settings = RunSettings.of(settings or _DEFAULTS, overrides)
-        self.max_staleness = (
-            _TRL_STALENESS if settings.max_staleness is None else settings.max_staleness
+        build = SampleBuilder(
+            "grpo" if deriver is None else deriver,
+            form,
+            skip_flat=skip_flat,
+            allow=allow,
+            temperature=temperature,
+            missing_signals=missing_signals,
+            longest=token_budget,
         )
-        self.versions = versions or VersionClock()
-        self.rollout_buffer = SampleBuffer(
-            queue_maxsize, lambda: self.versions.version, self.max_staleness, self._wake
+        super().__init__(
+            build,
+            versions=versions,
+            temperature=temperature,
+            max_staleness=(
+                TRL_STALENESS if settings.max_staleness is None else settings.max_staleness
+            ),
+            queue_maxsize=queue_maxsize,
+            stop_seconds=stop_seconds,
         )
-        self.metrics_queue: queue.Queue[dict[str, Any]] = queue.Queue(_METRICS)
-        self.updates: list[tuple[int, float]] = []
-        """Versions and the Unix times (s) at which the trainer announced them."""
-        self.temperature = temperature
         self._engine = engine
         self._policy = TokenPolicy(
             engine,
@@ -157,26 +155,7 @@ class RolloutWorker:
         self._tasks = _repeated(tasks, settings.seed if shuffle else None)
         self._store = store
         self._annotators = as_annotators(annotators)
-        self._build = SampleBuilder(
-            "grpo" if deriver is None else deriver,
-            form,
-            skip_flat=skip_flat,
-            allow=allow,
-            temperature=temperature,
-            missing_signals=missing_signals,
-            longest=token_budget,
-        )
-        self._stop_seconds = stop_seconds
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._main_task: asyncio.Task[None] | None = None
         self._runner: Runner | None = None
-        self._space = asyncio.Event()
-        self._ready = threading.Event()
-        self._stopping = False
-        self._exhausted = False
-        self._error: BaseException | None = None
-        self._beat_at = self._sample_at = time.monotonic()
 
     @classmethod
     def for_vllm(
@@ -233,137 +212,23 @@ class RolloutWorker:
             renderer = TemplateRenderer(tokenizer, template_options=args.chat_template_kwargs)
         return cls(spec, tasks, engine, renderer, store, versions=clock, settings=run, **more)
 
-    def attach(self, trainer: Any) -> None:
-        """Check the trainer's settings and subscribe to its weight updates.
-
-        Without this call the start of updates is unknown: tokens then have a range of two versions,
-        and the time of an update counts against the sessions' deadlines.
-
-        Args:
-            trainer: an ``AsyncGRPOTrainer`` with this worker.
-
-        Raises:
-            InvalidInput: temperature or ``max_staleness`` differ, or LoRA adapters are served
-                under separate names.
-        """
-        watch(self, trainer)
-
-    @property
-    def tally(self) -> Tally:
-        """Counts of sessions up to now."""
-        return self._build.tally
-
-    # TRL's RolloutWorkerProtocol ------------------------------------------------------------
-
-    def start(self) -> None:
-        """Start to run sessions.
-
-        Raises:
-            RolloutFailed: the worker was started before.
-        """
-        if self._thread is not None:
-            raise RolloutFailed("a rollout worker can be started only once; create a new one")
-        self._beat_at = self._sample_at = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="trajgym-trl", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Cancel running sessions, close everything and end the thread. Idempotent.
-
-        Raises:
-            RolloutFailed: the thread did not end in time.
-        """
-        self._stopping = True
-        thread = self._thread
-        if thread is None or not thread.is_alive():
-            return
-        self._ready.wait(self._stop_seconds)
-        if self._main_task is not None:
-            self._in_loop(self._main_task.cancel)
-        thread.join(self._stop_seconds)
-        if thread.is_alive():
-            raise RolloutFailed(
-                f"the rollout worker did not stop within {self._stop_seconds:g} s, probably "
-                "because an environment did not close",
-            )
-
-    def update_model_version(self, model_version: int) -> None:
-        """Record that the server has the weights of this version."""
-        self.versions.announce(model_version)
-        self.updates.append((model_version, time.time()))
-        self._in_loop(self._set_version)
-
-    def check_health(self, stale_after_s: float) -> None:
-        """Raise if no more samples can be expected.
-
-        Args:
-            stale_after_s: most seconds without an iteration of the event loop, or without a
-                sample although groups were sealed.
-
-        Raises:
-            RolloutFailed: the worker ended or hangs, or all its sessions fail.
-        """
-        try:
-            self.health.check(stale_after_s)
-        except RolloutFailed as failed:
-            raise failed from self._error
-
-    @property
-    def health(self) -> Health:
-        """The state that :meth:`check_health` checks."""
-        return Health(
-            running=self._thread is not None and self._thread.is_alive(),
-            exhausted=self._exhausted,
-            error="" if self._error is None else repr(self._error),
-            beat_at=self._beat_at,
-            sample_at=self._sample_at,
-            tally=self.tally,
-        )
-
     # The thread -----------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._main())
-        except asyncio.CancelledError:
-            self._exhausted = not self._stopping
-        except BaseException as error:  # noqa: BLE001 - boundary: raised by check_health
-            _log.exception("the rollout worker failed")
-            self._error = error
-        finally:
-            self._ready.set()
-
-    async def _main(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._main_task = asyncio.current_task()
-        self._ready.set()
-        if self._stopping:
-            return
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._policy.close)
-            if self._annotators is not None:
-                stack.push_async_callback(self._annotators.close)
-            beat = asyncio.create_task(self._live())
-            stack.callback(beat.cancel)
-            if isinstance(self._engine, VLLMEngine):
-                await self._engine.check()
-            store = await self._opened(stack)
-            runner = Runner(
-                self._spec, self._tasks, self._policy, store=store, settings=self.settings
-            )
-            runner.set_version(self.versions.version)
-            self._runner = await stack.enter_async_context(runner)
-            if self._annotators is None:
-                async for sealed in runner:
-                    await self._hand_over(sealed)
-            else:
-                await self._annotate(runner, store, self._annotators)
-        self._exhausted = True
-
-    async def _live(self) -> None:
-        while True:
-            self._beat_at = time.monotonic()
-            await asyncio.sleep(_BEAT)
+    async def _work(self, stack: AsyncExitStack) -> None:
+        stack.push_async_callback(self._policy.close)
+        if self._annotators is not None:
+            stack.push_async_callback(self._annotators.close)
+        if isinstance(self._engine, VLLMEngine):
+            await self._engine.check()
+        store = await self._opened(stack)
+        runner = Runner(self._spec, self._tasks, self._policy, store=store, settings=self.settings)
+        runner.set_version(self.versions.version)
+        self._runner = await stack.enter_async_context(runner)
+        if self._annotators is None:
+            async for sealed in runner:
+                await self._hand_over(sealed)
+        else:
+            await self._annotate(runner, store, self._annotators)
 
     async def _opened(self, stack: AsyncExitStack) -> Store:
         store = self._store
@@ -400,43 +265,9 @@ class RolloutWorker:
             raise group.exceptions[0] from None
 
     async def _hand_over(self, sealed: SealedGroup) -> None:
-        made = await asyncio.to_thread(self._build, sealed)
-        waited = 0.0
-        for session, sample in made.samples:
-            sample.enqueued_at = time.time()
-            waited += await self._put((session, sample))
-        if made.samples:
-            self._sample_at = time.monotonic()
-        more = {
-            "rollout/backpressure_s": waited,
-            "trajgym/stale_samples": float(self.rollout_buffer.stale),
-        }
-        with contextlib.suppress(queue.Full):
-            self.metrics_queue.put_nowait(made.metrics | more)
-
-    async def _put(self, pair: tuple[str, Any]) -> float:
-        """Put a pair into the queue; return the seconds spent waiting for a free place."""
-        begun: float | None = None
-        while True:
-            self._space.clear()
-            try:
-                self.rollout_buffer.put_nowait(pair)
-            except queue.Full:
-                begun = begun or time.monotonic()
-                # No deadline: a training step may take any time, and stop() cancels this.
-                await self._space.wait()
-            else:
-                return 0.0 if begun is None else time.monotonic() - begun
+        await self._put_all(await asyncio.to_thread(self._build, sealed))
 
     # Calls from the trainer's thread ----------------------------------------------------------
-
-    def _in_loop(self, function: Callable[[], object]) -> None:
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(function)
-
-    def _wake(self) -> None:
-        self._in_loop(self._space.set)
 
     def pause(self) -> None:
         """Start no turn, and stop the sessions' clocks, until :meth:`resume`."""

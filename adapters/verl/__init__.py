@@ -12,7 +12,7 @@ from trajgym.adapters._errors import RolloutFailed
 from trajgym.adapters.verl._engine import VerlEngine
 from trajgym.adapters.verl._prompts import write_prompts
 from trajgym.adapters.verl._replay import ReplayShape, write_replay
-from trajgym.adapters.verl._settings import LoopSettings, Named, column_value
+from trajgym.adapters.verl._settings import FeedSettings, LoopSettings, Named, column_value
 from trajgym.adapters.verl._sft import write_sft_messages
 from trajgym.adapters.verl._tokens import write_sft_tokens
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DenseOutput",
+    "FeedSettings",
     "LoopSettings",
     "Named",
     "ReplayShape",

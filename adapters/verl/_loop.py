@@ -21,6 +21,7 @@ from trajgym.adapters._errors import RolloutFailed
 from trajgym.adapters._gate import Allowance
 from trajgym.adapters._group_rows import RowBuilder
 from trajgym.adapters.verl._engine import VerlEngine
+from trajgym.adapters.verl._feed import fed_sessions, share_of
 from trajgym.adapters.verl._process import (
     annotators_of,
     close_group,
@@ -31,7 +32,13 @@ from trajgym.adapters.verl._process import (
     store_at,
 )
 from trajgym.adapters.verl._rows import describe_row, in_order, main_row, split
-from trajgym.adapters.verl._settings import COLUMN, LoopSettings, Work, read_settings
+from trajgym.adapters.verl._settings import (
+    COLUMN,
+    FeedSettings,
+    LoopSettings,
+    Work,
+    read_settings,
+)
 from trajgym.rewards import Rewards
 from trajgym.rollout import SealedGroup, SessionHooks, TokenPolicy, derive_seed, run_sample
 from trajgym.trajectory import Group, InvalidInput, Member, TrajgymError
@@ -141,6 +148,8 @@ class TrajgymAgentLoop(AgentLoopBase):  # type: ignore[misc]
 
     async def _outputs(self, params: dict[str, Any], row: dict[str, Any]) -> list[DenseOutput]:
         settings = self._settings()
+        if settings.feed is not None and self._is_trained(params):
+            return await self._fed(settings, settings.feed, int(row.get("global_steps", 0)))
         work = Work.read(row.get(COLUMN), settings)
         uid = str(row.get("uid", ""))
         if not uid or "_" in uid:
@@ -157,6 +166,27 @@ class TrajgymAgentLoop(AgentLoopBase):  # type: ignore[misc]
         if annotators := annotators_of(settings):
             await annotators(_alone(session.tree), store)
         return await asyncio.to_thread(self._made, session.tree, uid, makers)
+
+    async def _fed(
+        self, settings: LoopSettings, feed: FeedSettings, step: int
+    ) -> list[DenseOutput]:
+        """Return the rows of the next session of a feed, with its group's advantages."""
+        estimator = OmegaConf.select(self.config, "algorithm.adv_estimator")
+        if estimator != COLUMN or settings.trainer or not self._takes_lists:
+            raise InvalidInput(
+                f"trajgym.feed gives advantages: set algorithm.adv_estimator to {COLUMN!r} (it is "
+                f"{estimator!r}), and use verl's own V1 trainer",
+            )
+        sessions = fed_sessions(
+            feed,
+            share_of(int(self.rollout_config.agent.num_workers)),
+            allow=settings.allow,
+            temperature=self.rollout_config.temperature,
+            missing_signals=settings.missing_signals,
+        )
+        async with asyncio.timeout(feed.seconds):
+            tree, rows = await sessions.take(step)
+        return [self._output(tree, one) for one in in_order(tree, rows)]
 
     def _is_trained(self, params: Mapping[str, Any]) -> bool:
         """Return whether a rollout may be trained, so that the gate applies to it.
@@ -260,8 +290,8 @@ class TrajgymAgentLoop(AgentLoopBase):  # type: ignore[misc]
 
     def _output(self, tree: SessionTree, row: TrainingRow) -> DenseOutput:
         parts = split(row)
-        assert row.reward is not None
-        assert parts.rewards is not None
+        values = parts.rewards if parts.advantages is None else parts.advantages
+        assert values is not None
         turns = [tree.turns[index] for index in row.turns]
         outcome = tree.attempts[row.attempt].outcome
         assert outcome is not None
@@ -270,8 +300,8 @@ class TrajgymAgentLoop(AgentLoopBase):  # type: ignore[misc]
             response_ids=parts.response.tolist(),
             response_mask=parts.mask.astype(int).tolist(),
             response_logprobs=parts.logprobs.tolist(),
-            token_rewards=parts.rewards.tolist(),
-            reward_score=float(parts.rewards.sum(dtype="float64")),
+            token_rewards=values.tolist(),
+            reward_score=float(values.sum(dtype="float64")),
             num_turns=len(tree.conversation(turns[-1])),
             metrics=AgentLoopMetrics(
                 generate_sequences=sum(turn.policy_seconds for turn in turns),
@@ -280,7 +310,7 @@ class TrajgymAgentLoop(AgentLoopBase):  # type: ignore[misc]
             extra_fields={
                 "min_global_steps": parts.version_low,
                 "max_global_steps": parts.version_high,
-                "turn_scores": row.reward[row.turn_ends].tolist(),
+                "turn_scores": [] if row.reward is None else row.reward[row.turn_ends].tolist(),
                 "tool_rewards": [],
                 "reward_extra_info": {
                     "trajgym_score": float(outcome.score),

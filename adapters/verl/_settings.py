@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from trajgym.rewards import Deriver
     from trajgym.rollout import Expansion
 
-__all__ = ["COLUMN", "LoopSettings", "Named", "Work", "column_value", "read_settings"]
+__all__ = [
+    "COLUMN",
+    "FeedSettings",
+    "LoopSettings",
+    "Named",
+    "Work",
+    "column_value",
+    "read_settings",
+]
 
 COLUMN = "trajgym"
 """Name of the data's column and of the section in verl's configuration."""
@@ -50,6 +58,39 @@ class Named(BaseModel):
     rewards: tuple[Named, ...] = ()
 
 
+class FeedSettings(BaseModel):
+    """A session server whose groups are trained instead of sessions of this process.
+
+    Attributes:
+        url: of the server; the token is that of ``TRAJGYM_TRAINER_TOKEN``.
+        consumer: name of this training; its workers divide the groups among themselves.
+        max_staleness: see :class:`trajgym.server.Feed`.
+        stale: see :class:`trajgym.server.Feed`.
+        seconds: longest time that a rollout waits for a session (s).
+        deriver: advantages of whole groups, which become ``rm_scores``.
+    """
+
+    model_config = _STRICT
+
+    url: str
+    consumer: str = "trainer"
+    max_staleness: int | None = Field(default=None, ge=0)
+    stale: Literal["drop", "report"] = "drop"
+    seconds: float = Field(default=3600.0, gt=0)
+    deriver: Named | tuple[Named, ...] = Named(name="grpo")
+
+    def group_deriver(self) -> Deriver:
+        """Return the advantage deriver.
+
+        Raises:
+            InvalidInput: it is unknown, or returns rewards.
+        """
+        given = (self.deriver,) if isinstance(self.deriver, Named) else self.deriver
+        deriver = as_deriver([one.model_dump(exclude_defaults=True) for one in given])
+        check_values(probe_deriver(deriver), Advantages, "the section trajgym.feed")
+        return deriver
+
+
 class LoopSettings(BaseModel):
     """Section ``trajgym`` of verl's configuration, or the keys of an agent loop's YAML entry.
 
@@ -72,6 +113,8 @@ class LoopSettings(BaseModel):
         concurrency: most concurrent sessions in a worker process; None sets no bound.
         retries: number of retries of a failed session.
         seed: seeds of environments are derived from it and the task.
+        feed: take sessions of outside agents from a session server; rollouts that are not trained
+            (validation) are sampled as usual.
         store: directory in which every worker process records its sessions; None records nothing.
         trainer: set by the trainers ``trajgym_*``; not to be set by users.
     """
@@ -93,6 +136,7 @@ class LoopSettings(BaseModel):
     concurrency: int | None = Field(default=None, ge=1)
     retries: int = Field(default=0, ge=0)
     seed: int = 0
+    feed: FeedSettings | None = None
     store: str | None = None
     trainer: str = ""
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from trajgym.trajectory import SessionTree, Turn
 
-__all__ = ["AnnotateReport", "Annotated", "Annotator", "annotate"]
+__all__ = ["AnnotateReport", "Annotated", "Annotator", "annotate", "signals_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +76,24 @@ class AnnotateReport:
     annotated: int = 0
     skipped: int = 0
     failed: Counter[str] = field(default_factory=Counter)
+
+
+async def signals_of(
+    annotator: Annotator, tree: SessionTree, turn: Turn, seconds: float
+) -> dict[str, Any]:
+    """Return the signals of one turn, as JSON values, within a deadline (s).
+
+    Raises:
+        Exception: the annotator failed, was too slow, or returned values that can't be recorded.
+    """
+    async with asyncio.timeout(seconds):
+        with contained():
+            found = await stoppable(
+                annotator.annotate(tree, turn),
+                f"annotator {annotator.source!r}",
+                seconds=annotator.cancel_seconds,
+            )
+    return as_facts(found, "annotate()", "annotator")
 
 
 async def annotate(
@@ -173,14 +191,7 @@ class _Job:
     async def _one(self, store: Store, tree: SessionTree, turn: Turn) -> None:
         session, source = tree.record.id, self._annotator.source
         try:
-            async with asyncio.timeout(self._seconds):
-                with contained():
-                    found = await stoppable(
-                        self._annotator.annotate(tree, turn),
-                        f"annotator {source!r}",
-                        seconds=self._annotator.cancel_seconds,
-                    )
-            signals = as_facts(found, "annotate()", "annotator")
+            signals = await signals_of(self._annotator, tree, turn, self._seconds)
             await store.add_signals(session, turn.index, signals, source=source)
         except StoreError:
             raise

@@ -23,14 +23,50 @@ _BOXED = re.compile(r"\\boxed\s*\{\s*([+-]?\d+)\s*\}")
 
 def judged_turns(tree: SessionTree) -> list[Turn]:
     """Return the turns that were followed by an observation, by which they can be judged."""
-    own = [turn for turn in tree.turns if not turn.simulated]
-    return [turn for turn in own if next_observations(tree, turn)]
+    after = _followers(tree)
+    return [
+        turn
+        for turn in tree.turns
+        if not turn.simulated and (turn.observation or _shown(after.get(turn.index)))
+    ]
 
 
 def next_observations(tree: SessionTree, turn: Turn) -> list[Message]:
     """Return all messages that the agent was shown between a turn and its next one."""
-    later = next((t for t in tree.turns if t.parent == turn.index and t.edge == "continue"), None)
-    return [*turn.observation, *(later.context if later is not None else ())]
+    return [*turn.observation, *_shown(_followers(tree).get(turn.index))]
+
+
+def _followers(tree: SessionTree) -> dict[int, Turn]:
+    """Return the turn that goes on from each turn, by the index of the latter.
+
+    That is its continuation. Without one it is a rewrite that kept all of the turn's prompt: an
+    engine that renders anew, an answer that came back edited, or one that was dropped for an error
+    message. What follows a rewrite of the prompt itself, such as a compaction, is no observation.
+    """
+    prompts: list[int] = []  # number of messages
+    whole: list[int] = []
+    found: dict[int, Turn] = {}
+    for turn in tree.turns:
+        base = tree.base(turn)
+        start = 0 if base is None else whole[base.index]
+        kept = start if base is None or turn.kept is None else min(start, turn.kept)
+        prompts.append(kept + len(turn.context))
+        whole.append(prompts[-1] + 1 + len(turn.observation))
+        if base is None or base.index != turn.parent or turn.role.startswith("side:"):
+            continue
+        known = found.get(base.index)
+        if turn.edge == "continue":
+            if known is None or known.edge != "continue":
+                found[base.index] = turn
+        elif turn.edge == "rewrite" and known is None and kept >= prompts[base.index]:
+            found[base.index] = turn
+    return found
+
+
+def _shown(later: Turn | None) -> list[Message]:
+    """Return the messages of a following turn, without the edited form of the answer before it."""
+    messages = [] if later is None else later.context
+    return messages[1:] if messages and messages[0]["role"] == "assistant" else messages
 
 
 def show_turn(tree: SessionTree, turn: Turn, limit: int) -> str:

@@ -22,7 +22,8 @@ from trajgym.server._errors import Refused
 from trajgym.server._http import json_object, respond
 from trajgym.server._json import dumps
 from trajgym.server._limits import ClientGone, read_body
-from trajgym.trajectory import InvalidInput, Task
+from trajgym.server.environments._sessions import PlayedSessions
+from trajgym.trajectory import InvalidInput, StoreError, Task
 from trajgym.trajectory._codec import decode
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from trajgym.envs import EnvSpec
     from trajgym.server._auth import Auth
     from trajgym.server._limits import Limits
+    from trajgym.trajectory import Store
 
     Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -63,9 +65,16 @@ class EnvHost:
         auth: checks tokens; clients need the admin token.
         limits: limits; at most ``environments`` instances are open at a time, and one is closed
             after ``environment_seconds`` without a request.
+        store: where sessions that are played over HTTP are recorded; None keeps them in memory.
     """
 
-    def __init__(self, specs: Mapping[str, EnvSpec], auth: Auth, limits: Limits) -> None:
+    def __init__(
+        self,
+        specs: Mapping[str, EnvSpec],
+        auth: Auth,
+        limits: Limits,
+        store: Store | None = None,
+    ) -> None:
         for name, spec in specs.items():
             spec.resolve()  # an unknown environment is an error here, not at startup
             if not name or "/" in name:
@@ -75,6 +84,7 @@ class EnvHost:
         self._specs = dict(specs)
         self._auth = auth
         self._limits = limits
+        self._sessions = PlayedSessions(self._specs, limits, store)
         self._open: dict[str, _Instance] = {}
         self._opening = 0
         self._sweeper: asyncio.Task[None] | None = None
@@ -89,6 +99,7 @@ class EnvHost:
         """Close every instance, and the resources that they share."""
         if self._sweeper is not None:
             self._sweeper.cancel()
+        await self._sessions.shut()
         await asyncio.gather(*(self._close(handle) for handle in list(self._open)))
         for spec in self._specs.values():
             await spec.resolve().close_run(spec.config)
@@ -102,25 +113,48 @@ class EnvHost:
         """Serve one request."""
         try:
             self._auth.check(bearer_of(scope["headers"]))
-            body = await self._answer(scope, receive)
-            await respond(send, 200, body)
+            status, body = await self._answer(scope, receive)
+            await respond(send, status, body)
         except ClientGone:
             return
         except Refused as error:
             content = {"error": {"message": str(error), "type": error.kind}}
             await respond(send, error.status, dumps(content), error.headers)
 
-    async def _answer(self, scope: dict[str, Any], receive: Any) -> bytes:
+    async def _answer(self, scope: dict[str, Any], receive: Any) -> tuple[int, bytes]:
+        """Return status and body."""
         _, *parts = [part for part in scope["path"].split("/") if part]
         method = scope["method"]
+        if parts[1:2] == ["sessions"]:
+            return await self._played(parts, method, scope, receive)
+        return 200, await self._for_clients(parts, method, scope, receive)
+
+    async def _played(
+        self, parts: list[str], method: str, scope: dict[str, Any], receive: Any
+    ) -> tuple[int, bytes]:
+        """Answer a request of a session that is played over HTTP."""
+        if method not in {"GET", "POST"}:
+            raise Refused(405, f"{method} is not served here", allow="GET, POST")
+        self._known(parts[0])
+        raw = await read_body(scope, receive, self._limits) if method == "POST" else b""
+        body = json_object(raw) if raw.strip() else {}
+        try:
+            return await self._sessions.answer(parts[0], parts[2:], method, body)
+        except InvalidInput as error:
+            raise Refused(400, str(error)) from error
+        except StoreError as error:
+            raise Refused(500, str(error), kind="api_error") from error
+
+    async def _for_clients(
+        self, parts: list[str], method: str, scope: dict[str, Any], receive: Any
+    ) -> bytes:
+        """Answer a request of trajgym's own client, or one about environments."""
         allowed = "GET" if len(parts) < 2 else "POST"
         if method != allowed:
             raise Refused(405, f"{method} is not served here", allow=allowed)
         if not parts:
             return dumps({"environments": sorted(self._specs)})
-        if parts[0] not in self._specs:
-            raise Refused(404, f"no environment {parts[:1]}; there are {sorted(self._specs)}")
-        spec = self._specs[parts[0]]
+        spec = self._known(parts[0])
         if len(parts) == 1:
             return dumps(_description(spec.resolve()))
         raw = await read_body(scope, receive, self._limits)
@@ -140,6 +174,11 @@ class EnvHost:
         if len(parts) != 3:
             raise Refused(404, f"{scope['path']}: no such endpoint")
         return await self._use(parts[1], parts[2], body)
+
+    def _known(self, name: str) -> EnvSpec:
+        if name not in self._specs:
+            raise Refused(404, f"no environment {name!r}; there are {sorted(self._specs)}")
+        return self._specs[name]
 
     async def _begin(self, spec: EnvSpec, body: dict[str, Any]) -> tuple[str, bytes]:
         """Open an instance; return its handle, empty if that failed, and the response."""
@@ -225,6 +264,7 @@ class EnvHost:
         seconds = self._limits.environment_seconds
         while True:
             await asyncio.sleep(min(seconds / 4, 60.0))
+            await self._sessions.sweep()
             now = time.monotonic()
             for handle, instance in list(self._open.items()):
                 if now - instance.used_at > seconds:

@@ -84,6 +84,7 @@ class FeedApi:
             limit=_limit(given.get("limit")),
             max_staleness=_whole(given.get("max_staleness"), "max_staleness"),
             stale=_stale(given.get("stale", "drop")),
+            share=_share(given.get("share")),
         )
         if self._polls >= _POLLS:
             raise Refused(503, "too many polls wait already", retry_after=5.0)
@@ -179,6 +180,16 @@ def _limit(text: str | None) -> int:
     if limit == 0:
         raise Refused(400, "limit: expected at least 1")
     return _LIMIT if limit is None else limit
+
+
+def _share(text: str | None) -> tuple[int, int]:
+    if not text:
+        return 0, 1
+    place, _, shares = text.partition("/")
+    found = _whole(place, "share"), _whole(shares, "share")
+    if found[0] is None or found[1] is None or not found[0] < found[1]:
+        raise Refused(400, "share: expected PLACE/NUMBER, such as 0/4")
+    return found[0], found[1]
 
 
 def _seconds(text: str | None) -> float:

@@ -53,6 +53,8 @@ class Feed(AsyncClosing):
         stale: ``drop``: older sessions leave their group as ``stale``; ``report``: they stay, and
             are named in :attr:`FedGroup.stale`.
         acknowledge: False leaves it to :meth:`commit`, for example at checkpoints.
+        share: place and number of consumers that divide the groups among themselves, such as
+            ``(0, 4)``; each of them has a name of its own, made of ``consumer`` and its share.
         limit: most groups of a response; they are in memory together.
         wait: longest time that a request waits for a group (s); the server may permit less.
         patience: time without an answer of the server after which iteration fails (s).
@@ -72,6 +74,7 @@ class Feed(AsyncClosing):
         max_staleness: int | None = None,
         stale: Staleness = "drop",
         acknowledge: bool = True,
+        share: tuple[int, int] = (0, 1),
         limit: int = 4,
         wait: float = 20.0,
         patience: float = 600.0,
@@ -82,6 +85,8 @@ class Feed(AsyncClosing):
                 f"feed: wait is {wait:g}, limit {limit}, patience {patience:g}; expected 0 or "
                 "more, at least 1, and above 0",
             )
+        if not 0 <= share[0] < share[1]:
+            raise InvalidInput(f"feed: share is {share}; expected a place below their number")
         try:
             import aiohttp
         except ImportError as error:
@@ -96,9 +101,14 @@ class Feed(AsyncClosing):
         """Number of sealed groups after those received, as the server reported last."""
         self._aiohttp = aiohttp
         self._url = url.rstrip("/")
-        self._consumer = consumer
+        self._consumer = consumer if share == (0, 1) else f"{consumer}.{share[0]}-of-{share[1]}"
         self._token = os.environ.get(_TOKEN) if token is None else token
-        self._query: dict[str, str] = {"consumer": consumer, "limit": str(limit), "stale": stale}
+        self._query: dict[str, str] = {
+            "consumer": self._consumer,
+            "limit": str(limit),
+            "stale": stale,
+            "share": f"{share[0]}/{share[1]}",
+        }
         if max_staleness is not None:
             self._query["max_staleness"] = str(max_staleness)
         self._acknowledge = acknowledge
@@ -108,6 +118,8 @@ class Feed(AsyncClosing):
         self._ready: deque[FedGroup] = deque()
         self._after: int | None = None
         self._taken = Taken()
+        self._shared = share != (0, 1)
+        self._passed = 0
         self._finished: int | None = None
         self._current: FedGroup | None = None
         self._lock = asyncio.Lock()
@@ -151,6 +163,7 @@ class Feed(AsyncClosing):
                 await self._poll(wait)
             fed = self._ready.popleft()
         self._taken.add(fed.position)
+        self._passed = fed.position
         self.groups += 1
         self.left.update(member.left for member in fed.sealed.group.members if member.left)
         return fed
@@ -182,6 +195,35 @@ class Feed(AsyncClosing):
         if self._finished == position:
             self._finished = None
 
+    # Weight updates -----------------------------------------------------------------------
+
+    async def announce(self, version: int) -> None:
+        """Tell the server that the engine has weights of this version; durable there on return.
+
+        Raises:
+            ServerError: the server knows a higher version, as it does if it served another training
+                before; or see :meth:`take`.
+        """
+        await self._patiently(lambda: self._post("/api/control/version", {"version": version}))
+        self.version = version
+
+    async def pause(self) -> None:
+        """Let the server hold agents' calls while weights are sent to the engine. Idempotent.
+
+        Raises:
+            ServerError: see :meth:`take`.
+        """
+        body = {"mode": "keep", "engine": False}
+        await self._patiently(lambda: self._post("/api/control/pause", body))
+
+    async def resume(self) -> None:
+        """Undo :meth:`pause`. Idempotent.
+
+        Raises:
+            ServerError: see :meth:`take`.
+        """
+        await self._patiently(lambda: self._post("/api/control/resume", {"engine": False}))
+
     async def close(self) -> None:
         """Close the connection. Idempotent; what was not acknowledged comes again."""
         http, self._http = self._http, None
@@ -209,6 +251,16 @@ class Feed(AsyncClosing):
                     self.version, self.behind = found["version"], found["behind"]
 
         await self._patiently(once)
+        await self._pass_over()
+
+    async def _pass_over(self) -> None:
+        """Acknowledge groups of other shares, so that this consumer does not seem to be behind."""
+        if self._shared and not self._ready and (self._after or 0) > self._passed:
+            self._passed = self._after or 0
+            self._taken.add(self._passed)
+            self._finished = self._taken.done(self._passed) or self._finished
+            if self._acknowledge:
+                await self.commit()
 
     async def _lines(self, query: dict[str, str], wait: float) -> AsyncIterator[bytes]:
         timeout = self._aiohttp.ClientTimeout(total=None, sock_read=wait + _MARGIN)
@@ -237,7 +289,7 @@ class Feed(AsyncClosing):
         text = (await answer.text())[:500]
         if answer.status >= 500:
             raise _Again(f"status {answer.status}: {text}")
-        raise ServerError(f"{self._url}: the feed refuses with status {answer.status}: {text}")
+        raise ServerError(f"{self._url}: the server refuses with status {answer.status}: {text}")
 
     async def _patiently(self, once: Any) -> None:
         """Call until it succeeds, for a bounded time, unless the server refuses."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import zlib
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ class Query:
         limit: most groups.
         max_staleness: most versions that a session may be behind the server's; None sets no bound.
         stale: what happens to older ones.
+        share: place and number of the consumers that divide the groups among themselves.
     """
 
     consumer: str
@@ -49,6 +51,12 @@ class Query:
     limit: int = 4
     max_staleness: int | None = None
     stale: Staleness = "drop"
+    share: tuple[int, int] = (0, 1)
+
+    def takes(self, group: str) -> bool:
+        """Return whether a group belongs to this consumer's share."""
+        place, shares = self.share
+        return zlib.crc32(group.encode()) % shares == place
 
 
 class FeedLog:
@@ -163,6 +171,9 @@ class FeedLog:
         for place, group in await asyncio.to_thread(self._sealed, position, limit):
             if size >= self._most_bytes:
                 break
+            if not query.takes(group.id):
+                position = place
+                continue
             pieces = self._line(place, group, query)
             while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
                 size += len(piece)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trajgym.server._errors import Refused
+from trajgym.server._fields import check_session_id
 from trajgym.server._limits import Limits
 from trajgym.server._metrics import Metrics
 from trajgym.server.sessions._live import LiveSession
 from trajgym.trajectory import Attempt, InvalidInput, SessionRecord, Status, Task
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 
     from trajgym.server.control import Control
@@ -27,7 +28,6 @@ __all__ = ["ENV", "SessionBook", "Settings"]
 
 ENV = {"id": "outside", "config": {}}
 """The environment recorded for sessions of outside agents."""
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LEFT = "the process that recorded it ended"
 
 
@@ -85,9 +85,7 @@ class SessionBook:
         Raises:
             Refused: the id is malformed or in use.
         """
-        session_id = uuid.uuid4().hex if session_id is None else session_id
-        if not _ID.fullmatch(session_id):
-            raise Refused(400, f"session id {session_id!r}: use letters, digits and ._-, up to 128")
+        session_id = check_session_id(uuid.uuid4().hex if session_id is None else session_id)
         task = task or Task(id=session_id)
         record = SessionRecord(
             id=session_id,
@@ -122,6 +120,10 @@ class SessionBook:
         if session is not None:
             return session
         return self._load(session_id)
+
+    def live(self, session_id: str) -> LiveSession | None:
+        """Return an open session that is in memory; None for any other."""
+        return self._live.get(session_id)
 
     async def close(
         self, session_id: str, status: Status, outcome: Outcome | None, cause: str

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 
 from tests.server.fake import RENDERER, Engine, Trouble, serving
-from trajgym.server import App, Limits, ServerConfig, Upstream, running
+from trajgym.server import App, Judges, Limits, ServerConfig, Upstream, running
 from trajgym.trajectory import SessionTree, Store
 
 ADD = {
@@ -91,6 +91,7 @@ async def world(
     limits: Limits | None = None,
     config: ServerConfig | None = None,
     upstream: dict[str, Any] | None = None,
+    judges: Judges | None = None,
     **engine: Any,
 ) -> AsyncIterator[World]:
     """Run a fake engine, a store and a server in this loop."""
@@ -99,7 +100,7 @@ async def world(
         with Store(path) as store:
             given = Upstream(base_url=fake.url, renderer=RENDERER, **(upstream or {}))
             config = config or ServerConfig(limits=limits or Limits())
-            app = App(store, given, config)
+            app = App(store, given, config, judges=judges)
             async with running(app) as url, aiohttp.ClientSession() as http:
                 yield World(fake, app, url, http)
 

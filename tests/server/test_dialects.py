@@ -128,7 +128,7 @@ async def test_responses_items_without_state_continue_as_well(tmp_path: Path) ->
 
 
 async def test_chat_keeps_what_it_does_not_know(tmp_path: Path) -> None:
-    """Unknown fields reach the engine; ids and log-probs come back only if asked for; n samples."""
+    """Case 24: n samples are siblings. Unknown fields reach the engine; ids only if asked for."""
     async with world(tmp_path, [DONE]) as w:
         await w.create()
         user = [{"role": "user", "content": "go", "name": "x"}]

@@ -270,3 +270,44 @@ async def test_both_sides_survive_a_kill(tmp_path: Path) -> None:
 
 async def _ids(feed: Feed, count: int) -> list[str]:
     return [(await anext(feed)).group.id for _ in range(count)]
+
+
+async def test_consumers_divide_the_groups(tmp_path: Path) -> None:
+    """Each group goes to one share, and no share looks as if it were behind."""
+    config = ServerConfig(feed_behind=2)
+    names = [f"g{i}" for i in range(12)]
+    got: list[list[str]] = [[], [], []]
+    async with world(tmp_path, [{"text": "hi"}], config=config) as w:
+        feeds = [Feed(w.url, share=(k, 3), wait=0, idle_seconds=0.05) for k in range(3)]
+        for name in names:
+            await group(w, name, 1.0)
+            for k, feed in enumerate(feeds):
+                got[k] += [sealed.group.id async for sealed in feed]
+        behind = w.app.feed.behind()
+        for feed in feeds:
+            await feed.close()
+        async with w.http.get(f"{w.url}/feed", params={"share": "3/3"}) as answer:
+            assert answer.status == 400
+    assert sorted(name for one in got for name in one) == sorted(names)
+    assert all(len(one) < 12 for one in got)
+    assert behind == {f"trainer.{k}-of-3": 0 for k in range(3)}
+
+
+async def test_a_trainer_announces_its_updates(tmp_path: Path) -> None:
+    """The feed's client holds calls back during an update, and sets the version afterwards."""
+    async with world(tmp_path, [{"text": "hi"}]) as w:
+        await w.create()
+        async with Feed(w.url) as feed:
+            await feed.pause()
+            held = asyncio.ensure_future(w.chat([USER], return_token_ids=True))
+            async with asyncio.timeout(20):
+                while not w.app.settings.control.held:
+                    await asyncio.sleep(0.01)
+            await feed.announce(3)
+            await feed.resume()
+            await held
+            with pytest.raises(ServerError, match="409"):
+                await feed.announce(2)
+        tokens = w.tree().turns[0].tokens
+    assert tokens is not None
+    assert {(s.version_low, s.version_high) for s in tokens.segments} == {(3, 3)}

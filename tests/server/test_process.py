@@ -35,9 +35,11 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def server(path: Path, url: str, port: int) -> AsyncIterator[subprocess.Popen[bytes]]:
+async def server(
+    path: Path, url: str, port: int, *more: str
+) -> AsyncIterator[subprocess.Popen[bytes]]:
     """Start the command, wait until it answers, and kill it at the end."""
-    process = subprocess.Popen(command(path, url, port))
+    process = subprocess.Popen(command(path, url, port, *more))
     try:
         async with aiohttp.ClientSession() as http, asyncio.timeout(120):
             while True:
