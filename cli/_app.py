@@ -117,7 +117,17 @@ def options(
 @app.command()
 def collect(
     out: Annotated[Path, typer.Option(help="Run directory. An existing run is resumed.")],
-    tasks: Annotated[str, typer.Option(help="File, directory, or a name the environment knows.")],
+    tasks: Annotated[
+        str | None,
+        typer.Option(help="File, directory, or a name the environment knows."),
+    ] = None,
+    mix: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="TOML file with several environments and their tasks, instead of --env, --tasks.",
+        ),
+    ] = None,
     env: EnvId = "swe",
     policy: PolicyName = "scripted",
     agent: AgentName = None,
@@ -163,6 +173,8 @@ def collect(
     given = dict(locals())
     from trajgym.cli._collect import run_collect
 
+    if (tasks is None) == (mix is None):
+        raise typer.BadParameter("give either --tasks or --mix")
     raise typer.Exit(run_collect(collect_options(given), as_json=as_json))
 
 

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from trajgym.cli._advice import RefusedKey, advice_for
 from trajgym.cli._agents import AgentOptions, agent_policy
 from trajgym.cli._endpoint import EndpointOptions
+from trajgym.cli._mix import mixture_of, part_stats, planned, print_parts
 from trajgym.cli._policies import make_policy
 from trajgym.cli._signals import ENDINGS
 from trajgym.cli._terminal import print_json, say
@@ -26,6 +27,7 @@ from trajgym.envs import Budgets, EnvSpec
 from trajgym.rollout import CollectReport, RunSettings, collect
 from trajgym.rollout.evaluation import CostMeter, Prices
 from trajgym.rollout.fleet import collect_in_processes
+from trajgym.rollout.mixture import Mixture, load_mixture
 from trajgym.trajectory import InvalidInput, Run, Usage
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ class CollectOptions:
     config: dict[str, Any]
     tasks: str
     out: Path
+    mix: Path | None = None
     policy: str = "scripted"
     endpoint: EndpointOptions = field(default_factory=EndpointOptions)
     program: AgentOptions = field(default_factory=AgentOptions)
@@ -89,13 +92,25 @@ def run_collect(options: CollectOptions, *, as_json: bool = False) -> int:
         run.
     """
     console = Console(stderr=as_json)
-    tasks = checked_tasks(options)
-    meter = cost_meter(options)
-    report = collect_with_progress(console, options, tasks, meter)
-    stopped = meter.stopped if _unfinished(options.out, len(tasks)) else ""
-    if as_json:
-        print_json(_document(options, report, meter, stopped))
+    if options.mix is None:
+        tasks = checked_tasks(options)
+        work: Mixture | Sequence[Task] = tasks
+        groups = len(tasks)
     else:
+        work = mixture = _checked_mixture(options, options.mix)
+        groups, _ = planned(mixture, options.samples)
+    meter = cost_meter(options)
+    report = collect_with_progress(console, options, work, meter)
+    stopped = meter.stopped if _unfinished(options.out, groups) else ""
+    parts = part_stats(options.out) if isinstance(work, Mixture) else {}
+    if as_json:
+        document = _document(options, report, meter, stopped)
+        if parts:
+            document["environments"] = {name: one.to_json() for name, one in parts.items()}
+        print_json(document)
+    else:
+        if parts:
+            print_parts(parts)
         endings = ", ".join(f"{n} {status}" for status, n in sorted(report.statuses.items()))
         again = f"{report.again} of them failed samples run again, " if report.again else ""
         say(
@@ -122,6 +137,12 @@ def checked_tasks(options: CollectOptions) -> Sequence[Task]:
     if not tasks:
         raise InvalidInput(f"tasks {options.tasks!r}: there is no task")
     return tasks
+
+
+def _checked_mixture(options: CollectOptions, path: Path) -> Mixture:
+    if options.config:
+        raise InvalidInput(f"--set: the settings of several environments are in {path}")
+    return mixture_of(path, options.turns)
 
 
 def cost_meter(options: CollectOptions) -> CostMeter:
@@ -196,7 +217,7 @@ def _document(
 def collect_with_progress(
     console: Console,
     options: CollectOptions,
-    tasks: Sequence[Task],
+    work: Mixture | Sequence[Task],
     meter: CostMeter | None = None,
 ) -> CollectReport:
     """Collect with a progress bar.
@@ -210,11 +231,17 @@ def collect_with_progress(
         InvalidInput: the cost is limited and the model has no price.
     """
     meter, refused = meter or CostMeter(), RefusedKey()
-    spec = EnvSpec(id=options.env, config=options.config)
-    env = spec.resolve()
     budgets = None
-    if options.turns is not None:
-        budgets = Budgets.from_json({**asdict(env.budgets), "turns": options.turns})
+    if isinstance(work, Mixture):
+        spec: EnvSpec | Mixture = work
+        tasks = None
+        _, sessions = planned(work, options.samples)
+    else:
+        spec, tasks = EnvSpec(id=options.env, config=options.config), work
+        sessions = len(tasks) * options.samples
+        if options.turns is not None:
+            plain = asdict(spec.resolve().budgets)
+            budgets = Budgets.from_json({**plain, "turns": options.turns})
     policy = policy_of(options)
     _check_price(meter, policy)
     tracked = _tracking(options, policy, meter)
@@ -223,7 +250,7 @@ def collect_with_progress(
             meter.count(run)
     with (
         tracked as tracking,
-        _Bar(console, len(tasks) * options.samples, policy.name) as bar,
+        _Bar(console, sessions, policy.name) as bar,
     ):
 
         def begin(runner: Runner | Fleet) -> None:
@@ -253,7 +280,7 @@ def collect_with_progress(
             "on_progress": note,
         }
 
-        async def work() -> CollectReport:
+        async def collected() -> CollectReport:
             async with policy:
                 if options.processes == 1:
                     return await collect(spec, tasks, policy, options.out, **common)
@@ -263,7 +290,7 @@ def collect_with_progress(
                     spec, tasks, make, options.out, processes=n, **common
                 )
 
-        report = run_interruptible(work(), bar.console)
+        report = run_interruptible(collected(), bar.console)
     if tracking is not None and tracking.error:
         say(f"warning: {tracking.error}", style="yellow", error=True)
     if refused.stopped:
@@ -282,6 +309,8 @@ def policy_of(options: CollectOptions) -> Policy:
         endpoint = replace(endpoint, request_rate=endpoint.request_rate / options.processes)
     if options.program.wanted:
         return agent_policy(options.program, endpoint)
+    if options.mix is not None:
+        return make_policy(options.policy, load_mixture(options.mix), endpoint)
     env = EnvSpec(id=options.env, config=options.config).resolve()
     return make_policy(options.policy, env, endpoint)
 
@@ -308,7 +337,7 @@ def _tracking(
     tracker = open_tracker(options.track, project=options.track_project, directory=directory)
     directory.mkdir(parents=True, exist_ok=True)
     config = {
-        "env": options.env,
+        "env": options.env if options.mix is None else str(options.mix),
         "settings": options.config,
         "tasks": options.tasks,
         "samples": options.samples,

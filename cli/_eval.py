@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
@@ -24,6 +23,7 @@ from trajgym.cli._collect import (
 )
 from trajgym.cli._terminal import say
 from trajgym.rollout.evaluation import EvalSummary, pass_at, pass_hat, summarize
+from trajgym.rollout.mixture import read_tables
 from trajgym.trajectory import InvalidInput, Run
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["EvalOptions", "eval_jobs", "run_eval"]
 
-_PARTS = {"env", "tasks", "set", "samples", "turns", "name"}
 _CAUSES = 8
 """How many causes of failure are printed; ``--json`` has all."""
 
@@ -66,26 +65,12 @@ def eval_jobs(path: Path, options: CollectOptions) -> list[CollectOptions]:
     Raises:
         InvalidInput: the file can't be read, a key is unknown or missing, or a name is used twice.
     """
-    try:
-        parts = tomllib.loads(path.read_text(encoding="utf-8")).get("eval")
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"{path}: {error}") from error
-    if not isinstance(parts, list) or not parts:
-        raise InvalidInput(f"{path}: no [[eval]] table; write one with env and tasks")
-    jobs: dict[str, CollectOptions] = {}
-    for number, part in enumerate(parts, 1):
-        where = f"{path}: [[eval]] {number}"
-        if unknown := sorted(set(part) - _PARTS):
-            raise InvalidInput(f"{where}: unknown key {unknown[0]!r}; it has {sorted(_PARTS)}")
-        if missing := {"env", "tasks"} - set(part):
-            raise InvalidInput(f"{where}: {sorted(missing)[0]} is missing")
-        name = str(part.get("name", part["env"])).replace(":", "-").replace("/", "-")
-        if name in jobs:
-            raise InvalidInput(f"{where}: another table is called {name!r}; give it a name")
+    jobs = []
+    for name, part in read_tables(path, "eval").parts.items():
         given = {field.name: part[field.name] for field in fields(options) if field.name in part}
         given["config"] = part.get("set", {})
-        jobs[name] = replace(options, **given, out=options.out / name)
-    return list(jobs.values())
+        jobs.append(replace(options, **given, out=options.out / name))
+    return jobs
 
 
 def run_eval(jobs: Sequence[CollectOptions], options: EvalOptions) -> int:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from trajgym.cli._mix import part_stats, print_parts
 from trajgym.cli._terminal import print_json, print_table, say
 from trajgym.rollout.evaluation import Prices, Spent
 from trajgym.trajectory import Run
@@ -79,6 +80,7 @@ def show_stats(path: Path, *, prices: Path | None = None, as_json: bool = False)
         groups = list(run.groups())
     sealed = sum(group.sealed for group in groups)
     left = Counter(m.left for group in groups for m in group.members if m.left)
+    parts = part_stats(path)
     if as_json:
         print_json(
             {
@@ -87,6 +89,7 @@ def show_stats(path: Path, *, prices: Path | None = None, as_json: bool = False)
                     name: tally.to_json(priced=table is not None)
                     for name, tally in sorted(tasks.items())
                 },
+                "environments": {name: one.to_json() for name, one in parts.items()},
                 "groups": {"sealed": sealed, "all": len(groups), "left": left},
             }
         )
@@ -94,6 +97,9 @@ def show_stats(path: Path, *, prices: Path | None = None, as_json: bool = False)
     columns = ["sessions", "scored", "passed", "mean score", "turns/session", "tokens/session"]
     rows = [[name, *_cells(tally)] for name, tally in [*sorted(tasks.items()), ("all", whole)]]
     print_table(["task", *columns], rows, right=columns)
+    if len(parts) > 1:
+        say("")
+        print_parts(parts)
     members = f"; members that left: {_counted(left)}" if left else ""
     seconds = f"{whole.seconds:.1f} s in policies and environments"
     say(f"\nendings     {_counted(whole.statuses)}")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trajgym.envs import EnvSpec
     from trajgym.rollout._policy import Policy
     from trajgym.rollout._settings import RunKeywords
+    from trajgym.rollout.mixture import Mixture
     from trajgym.trajectory import Task
 
 __all__ = ["CollectReport", "Tally", "collect"]
@@ -60,8 +61,8 @@ class CollectReport:
 
 
 async def collect(
-    spec: EnvSpec,
-    tasks: Iterable[Task],
+    spec: EnvSpec | Mixture,
+    tasks: Iterable[Task] | None,
     policy: Policy,
     out: str | os.PathLike[str],
     *,
@@ -79,8 +80,8 @@ async def collect(
     all sessions; they are recorded as cancelled and run again on resume.
 
     Args:
-        spec: the environment.
-        tasks: the tasks.
+        spec: the environment, or a :class:`trajgym.rollout.mixture.Mixture` of several.
+        tasks: the tasks; None for a mixture.
         policy: gives the assistant messages; not closed by this function.
         out: run directory, created if missing.
         settings: how sessions are run.

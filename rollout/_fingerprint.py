@@ -12,7 +12,7 @@ from trajgym.trajectory._codec import to_jsonable
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from trajgym.envs import EnvSpec
+    from trajgym.rollout._places import Place, Places
     from trajgym.rollout._policy import Policy
     from trajgym.rollout._settings import RunSettings
     from trajgym.trajectory import Store, Task
@@ -26,7 +26,7 @@ CHANGES = ("budgets", "expansion", "policy", "seed", "tasks")
 
 async def claim_run(
     store: Store,
-    spec: EnvSpec,
+    places: Places,
     policy: Policy,
     settings: RunSettings,
     allowed: Collection[str],
@@ -39,8 +39,8 @@ async def claim_run(
     for name in allowed:
         if name not in CHANGES:
             raise InvalidInput(f"allow_changes: unknown name {name!r}; the names are {CHANGES}")
-    env = json.dumps(spec.to_json(), sort_keys=True)
-    asked = _fingerprint(spec, policy, settings)
+    env = json.dumps(places.identity, sort_keys=True)
+    asked = _fingerprint(places, policy, settings)
     with store.read_run() as run, store.read() as own:
         meta = {**run.meta(), **own.meta()}
     where = store.path.parent
@@ -86,10 +86,17 @@ class KnownTasks:
         self._digests[task.id] = _digest(task)
 
 
-def _fingerprint(spec: EnvSpec, policy: Policy, settings: RunSettings) -> dict[str, Any]:
-    budgets = settings.budgets or spec.resolve().budgets
+def _budgets(place: Place) -> dict[str, Any]:
+    return (place.settings.budgets or place.env_class.budgets).to_json()
+
+
+def _fingerprint(places: Places, policy: Policy, settings: RunSettings) -> dict[str, Any]:
+    if places.mixture is None:
+        budgets = _budgets(places.all[""])
+    else:
+        budgets = {name: _budgets(place) for name, place in places.all.items()}
     return {
-        "budgets": budgets.to_json(),
+        "budgets": budgets,
         "expansion": None if settings.expansion is None else repr(settings.expansion),
         "policy": policy.identity,
         "seed": settings.seed,

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import Counter
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeVar, Unpack
 
 from trajgym.envs import EnvironmentFault
 from trajgym.envs.faults import contained, stoppable
+from trajgym.rollout._admission import Capacity
+from trajgym.rollout._dispatch import Dispatcher
 from trajgym.rollout._drive import SessionHooks
 from trajgym.rollout._fingerprint import KnownTasks, claim_run
+from trajgym.rollout._places import Place, Places
 from trajgym.rollout._policy import AttemptPolicy
 from trajgym.rollout._resume import Earlier, earlier_groups
 from trajgym.rollout._sample import OpenGroup, group_id, oldest_version, run_sample
 from trajgym.rollout._settings import RunSettings
+from trajgym.rollout.mixture import Draws, Mixture
 from trajgym.trajectory import InvalidInput, TrajgymError
 from trajgym.trajectory._internal import group_html
 
@@ -86,13 +90,14 @@ class _Work:
     """A group whose sessions are being run."""
 
     open: OpenGroup
+    place: Place
     finished: dict[int, str]
     """Sessions of earlier runs that need not be run again, by sample."""
     trees: dict[int, SessionTree] = field(default_factory=dict)
 
 
 class Runner:
-    """Runs sessions of one environment with one policy, a bounded number at a time.
+    """Runs sessions of one or several environments with one policy, a bounded number at a time.
 
     ::
 
@@ -106,9 +111,9 @@ class Runner:
     they wait: at most ``concurrency`` sealed groups are queued.
 
     Args:
-        spec: the environment.
+        spec: the environment, or a :class:`trajgym.rollout.mixture.Mixture` of several.
         tasks: a plain or async iterable, read as tasks are needed. A task that is yielded again
-            makes another group.
+            makes another group. None for a mixture, which draws its own.
         policy: gives the assistant messages.
         store: where sessions are recorded.
         settings: how sessions are run.
@@ -127,8 +132,8 @@ class Runner:
 
     def __init__(
         self,
-        spec: EnvSpec,
-        tasks: Iterable[Task] | AsyncIterator[Task],
+        spec: EnvSpec | Mixture,
+        tasks: Iterable[Task] | AsyncIterator[Task] | None,
         policy: Policy,
         *,
         store: Store,
@@ -141,11 +146,13 @@ class Runner:
         self.spec = spec
         self.policy = policy
         self.version = 0
-        self._env_class = spec.resolve()
-        if (rubric := self._env_class.rubric) is not None and rubric.judged:
-            spec.make()  # without a judge, every session would fail
-        self._tasks = tasks
-        self._source = as_async(tasks)
+        known = tasks if isinstance(tasks, (list, tuple)) else ()
+        self.places = Places(spec, settings, known)
+        self.draws = draws_of(spec, tasks, settings)
+        """What a mixture draws; None without one."""
+        self.capacity = Capacity(settings.admission)
+        """How many groups have been begun, and may be."""
+        self._source = as_async(() if tasks is None else tasks)
         self._store = store
         self._on_progress = on_progress or (lambda _: None)
         self._allow_changes = allow_changes
@@ -153,8 +160,8 @@ class Runner:
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._earlier: dict[str, Earlier] = {}
         self._seen: Counter[str] = Counter()
-        self._pending: deque[tuple[_Work, int]] = deque()
-        self._next_lock = asyncio.Lock()
+        limits = {name: place.limit for name, place in self.places.all.items()}
+        self._jobs: Dispatcher[tuple[_Work, int]] = Dispatcher(limits)
         self._ready: asyncio.Queue[SealedGroup] = asyncio.Queue(maxsize=settings.concurrency)
         self._going = asyncio.Event()
         self._going.set()
@@ -180,6 +187,9 @@ class Runner:
         if version < self.version:
             raise InvalidInput(f"policy version went back from {self.version} to {version}")
         self.version = version
+        if self._supervisor is None:
+            self.capacity.recover(version)
+        self._jobs.changed.ring()
 
     def pause(self) -> None:
         """Delay new policy calls; running ones continue, without counting the agents' time."""
@@ -196,15 +206,26 @@ class Runner:
     def stop(self) -> None:
         """Start no further sessions; running ones continue, and their groups can be sealed."""
         self._stopping = True
+        self._jobs.clear()
 
     # The iterator -------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         if isinstance(self.policy, AttemptPolicy):
-            self.policy.check(self.spec, self.settings)
+            for place in self.places.all.values():
+                self.policy.check(place.spec, place.settings)
         known = await self._claim()
-        with contained():
-            await self._awaited(self._env_class.open_run(self.spec.config, known), "open_run()")
+        opened: list[Place] = []
+        try:
+            for place in self.places.all.values():
+                tasks = [task for task in known if self.places.of(task) is place]
+                with contained():
+                    opening = place.env_class.open_run(place.spec.config, tasks)
+                    await self._awaited(opening, "open_run()")
+                opened.append(place)
+        except BaseException:
+            await self._close_runs(opened)
+            raise
         self._supervisor = asyncio.create_task(self._supervise(), name="trajgym-runner")
         return self
 
@@ -223,22 +244,31 @@ class Runner:
         finally:
             if supervisor.done() and not supervisor.cancelled():
                 supervisor.exception()  # seen: __anext__ raised it, or the body's own comes first
-            try:
-                async with asyncio.timeout(_CLOSE_SECONDS) as limit:
-                    with contained():
-                        closing = self._env_class.close_run(self.spec.config)
-                        await self._awaited(closing, "close_run()")
-            except TimeoutError as late:
-                if not limit.expired():
-                    raise
-                cause = f"close_run() did not end within {_CLOSE_SECONDS:g} s"
-                raise EnvironmentFault("env", cause) from late
+            await self._close_runs(list(self.places.all.values()))
+
+    async def _close_runs(self, places: list[Place]) -> None:
+        """Close the environments of a run, all of them even if one fails."""
+        if not places:
+            return
+        place = places.pop()
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS) as limit:
+                with contained():
+                    closing = place.env_class.close_run(place.spec.config)
+                    await self._awaited(closing, "close_run()")
+        except TimeoutError as late:
+            if not limit.expired():
+                raise
+            cause = f"close_run() did not end within {_CLOSE_SECONDS:g} s"
+            raise EnvironmentFault("env", cause) from late
+        finally:
+            await self._close_runs(places)
 
     async def _claim(self) -> Sequence[Task]:
         """Compare the run with what is asked for, and read what is finished; return known tasks."""
-        known = self._tasks if isinstance(self._tasks, (list, tuple)) else ()
+        known = [task for place in self.places.all.values() for task in place.tasks]
         allowed = self._allow_changes
-        await claim_run(self._store, self.spec, self.policy, self.settings, allowed)
+        await claim_run(self._store, self.places, self.policy, self.settings, allowed)
         self._known = await asyncio.to_thread(KnownTasks, self._store, allowed)
         for task in known:
             self._known.check(task)
@@ -248,11 +278,17 @@ class Runner:
             keep_failed=self.settings.keep_failed,
             max_tries=self.settings.max_tries,
         )
+        if self.draws is not None:
+            await asyncio.to_thread(self._resume, self.draws)
         return known
+
+    def _resume(self, draws: Draws) -> None:
+        with self._store.read_run() as run:
+            draws.resume(run)
 
     async def _awaited(self, call: Awaitable[_T], what: str) -> _T:
         """Await user code that belongs to no session."""
-        return await stoppable(call, what, seconds=self._env_class.cancel_seconds)
+        return await stoppable(call, what, seconds=self.places.cancel_seconds)
 
     def __aiter__(self) -> Self:
         return self
@@ -272,11 +308,11 @@ class Runner:
             try:
                 await asyncio.wait([getter, supervisor], return_when=asyncio.FIRST_COMPLETED)
                 if getter.done():
-                    return getter.result()
+                    return await self._delivered(getter.result())
             finally:
                 getter.cancel()
         if not self._ready.empty():
-            return self._ready.get_nowait()
+            return await self._delivered(self._ready.get_nowait())
         if supervisor.cancelled():
             raise RunIncomplete("the runner's task was cancelled before the run was finished")
         await supervisor
@@ -284,9 +320,12 @@ class Runner:
 
     async def _supervise(self) -> None:
         try:
-            async with asyncio.TaskGroup() as workers:
-                for _ in range(self.settings.concurrency):
-                    workers.create_task(self._work())
+            async with asyncio.TaskGroup() as tasks:
+                reader = tasks.create_task(self._read())
+                n = self.settings.concurrency
+                workers = [tasks.create_task(self._work()) for _ in range(n)]
+                await asyncio.wait(workers)
+                reader.cancel()
         except* Exception as group:  # noqa: BLE001 - raised again, without the group around it
             raise _first(group) from None
         if self._open and not self._stopping:
@@ -300,42 +339,77 @@ class Runner:
 
     async def _work(self) -> None:
         try:
-            while (job := await self._next_job()) is not None:
-                work, sample = job
+            while (job := await self._jobs.next()) is not None:
+                place, (work, sample) = job
                 await self._run_sample(work, sample)
+                self._jobs.done(place)
                 if work.open.complete:
                     await self._seal(work)
                 elif not work.open.waiting:
+                    self._end_group(work, accepted=False)
                     self._left_open(work.open)
         except BaseException:
             self._ending = True
             raise
 
-    async def _next_job(self) -> tuple[_Work, int] | None:
-        async with self._next_lock:
-            while not self._pending and not self._stopping:
-                with contained():
-                    task = await self._awaited(anext(self._source, None), "the task source")
-                if task is None:
-                    return None
+    async def _read(self) -> None:
+        """Begin the group of another task whenever a worker waits and the rules admit one."""
+        try:
+            while not self._stopping:
+                await self._until(self._may_read)
+                if (task := await self._next_task()) is None:
+                    break
                 await self._begin_group(task)
-            return None if self._stopping else self._pending.popleft()
+            self._jobs.finish()
+        except BaseException:
+            self._ending = True
+            raise
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._jobs.changed.wait()
+
+    def _may_read(self) -> bool:
+        if not self._jobs.starving:
+            return False
+        draws = self.draws
+        return draws is None or draws.over or (self._admits() and draws.can_draw(self._jobs.full))
+
+    def _admits(self) -> bool:
+        return self.capacity.admits(self.version)
+
+    async def _next_task(self) -> Task | None:
+        if self.draws is not None:
+            return self.draws.draw(self._jobs.full)
+        with contained():
+            return await self._awaited(anext(self._source, None), "the task source")
 
     async def _begin_group(self, task: Task) -> None:
+        place = self.places.of(task)
         name, earlier = self._group_of(task)
-        opened = OpenGroup.of(task, self.settings.samples, store=self._store, id=name)
+        opened = OpenGroup.of(task, place.settings.samples, store=self._store, id=name)
         opened.waiting -= set(earlier.finished)
         if not opened.waiting and earlier.sealed:
             return
+        await self._until(self._admits)  # read before it may begin, to see the end of the tasks
         opened.group.members += earlier.members
         opened.tries.update(earlier.tries)
-        work = _Work(opened, earlier.finished)
+        work = _Work(opened, place, earlier.finished)
+        self.capacity.begin()
         self._open.add(work)
         await self._store.put_task(task)
         await self._store.put_group(opened.group)
-        self._pending.extend((work, sample) for sample in sorted(opened.waiting))
+        if self.draws is not None:
+            await self._store.set_meta(*self.draws.record)
+        self._jobs.add(place.name, ((work, sample) for sample in sorted(opened.waiting)))
         if not opened.waiting:  # killed between its last session and its sealing
             await self._seal(work)
+
+    def _end_group(self, work: _Work, *, accepted: bool) -> None:
+        self.capacity.end(accepted=accepted)
+        if self.draws is not None:
+            self.draws.end(work.open.group.id)
+        self._jobs.changed.ring()
 
     def _group_of(self, task: Task) -> tuple[str, Earlier]:
         """Return the id of a task's next group, and what the run has of it."""
@@ -353,11 +427,11 @@ class Runner:
         assert worker is not None
         try:
             session = await run_sample(
-                self.spec,
+                work.place.spec,
                 self.policy,
                 work.open,
                 sample,
-                settings=self.settings,
+                settings=work.place.settings,
                 hooks=self._hooks,
             )
         except asyncio.CancelledError:
@@ -388,12 +462,13 @@ class Runner:
         group = work.open.group
         for sample, name in work.finished.items():
             work.trees[sample] = await asyncio.to_thread(self._load, name)
-        if self.settings.max_staleness is not None:
-            group.members = [self._unless_stale(work, member) for member in group.members]
+        most = self.settings.max_staleness
+        group.members = without_stale(group.members, work.trees.values(), self.version, most)
         await work.open.seal()
         counted = {member.sample for member in group.counted}
         trees = [work.trees[sample] for sample in sorted(counted)]
         self._open.discard(work)
+        self._end_group(work, accepted=bool(counted))
         try:
             with contained():
                 self._on_progress(Progress("sealed", "", group.task))
@@ -405,15 +480,12 @@ class Runner:
         with self._store.read_run() as run:
             return run.session(session_id)
 
-    def _unless_stale(self, work: _Work, member: Member) -> Member:
-        if member.left:
-            return member
-        most = self.settings.max_staleness
-        assert most is not None
-        oldest = oldest_version(work.trees[member.sample])
-        if oldest is not None and self.version - oldest > most:
-            return member._replace(left="stale")
-        return member
+    async def _delivered(self, sealed: SealedGroup) -> SealedGroup:
+        """Return a group as it is at the current version, and record the members that left."""
+        found = as_delivered(sealed, self.version, self.settings.max_staleness)
+        if found.group is not sealed.group:
+            await self._store.put_group(found.group)
+        return found
 
     def _ended(self, session: Session) -> None:
         score = None if session.outcome is None else session.outcome.score
@@ -429,13 +501,67 @@ class Runner:
         turn = session.turns[-1] if kind == "turn" else None
         cause = session.attempt.cause if kind == "ended" else ""
         task = session.record.task
-        self._on_progress(Progress(kind, session.id, task, status, score, turn, cause))
+        event = Progress(kind, session.id, task, status, score, turn, cause)
+        if self.draws is not None:
+            self.draws.note(event)
+        self._on_progress(event)
 
 
 def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def without_stale(
+    members: Sequence[Member], trees: Iterable[SessionTree], version: int, most: int | None
+) -> list[Member]:
+    """Return a group's members; those with a token that is too old have left as ``stale``.
+
+    Args:
+        members: the members.
+        trees: sessions of those that count.
+        version: the trainer's policy version.
+        most: versions that a session's oldest sampled token may be behind; None for any number.
+    """
+    if most is None:
+        return list(members)
+    oldest = {tree.record.id: oldest_version(tree) for tree in trees}
+
+    def left(member: Member) -> str:
+        low = oldest.get(member.session)
+        is_stale = not member.left and low is not None and version - low > most
+        return "stale" if is_stale else member.left
+
+    return [member._replace(left=left(member)) for member in members]
+
+
+def as_delivered(sealed: SealedGroup, version: int, most: int | None) -> SealedGroup:
+    """Return a sealed group as a trainer at a version gets it; the same group if none left."""
+    members = without_stale(sealed.group.members, sealed.sessions, version, most)
+    if members == sealed.group.members:
+        return sealed
+    group = replace(sealed.group, members=members)
+    counted = {member.session for member in group.counted}
+    trees = [tree for tree in sealed.sessions if tree.record.id in counted]
+    return SealedGroup(group, trees)
+
+
+def draws_of(
+    spec: EnvSpec | Mixture,
+    tasks: Iterable[Task] | AsyncIterator[Task] | None,
+    settings: RunSettings,
+) -> Draws | None:
+    """Return what a run draws its tasks from; None if it is given them.
+
+    Raises:
+        InvalidInput: there are no tasks and no mixture.
+    """
+    if tasks is not None:
+        return None
+    if not isinstance(spec, Mixture):
+        raise InvalidInput("tasks is None; only a Mixture has tasks of its own")
+    return Draws(spec, settings.seed)
 
 
 async def as_async(tasks: Iterable[Task] | AsyncIterator[Task]) -> AsyncIterator[Task]:

@@ -9,6 +9,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from trajgym.envs import Budgets
+from trajgym.rollout._admission import Admission
 from trajgym.rollout._expansion import Expansion
 from trajgym.trajectory import InvalidInput
 
@@ -28,6 +29,7 @@ class RunKeywords(TypedDict, total=False):
     keep_failed: bool
     max_tries: int
     max_staleness: int | None
+    admission: Admission | Mapping[str, Any] | None
     seed: int
     deadline: float
     labels: Mapping[str, str]
@@ -58,7 +60,9 @@ class RunSettings:
         max_tries: largest number of sessions of a sample over all runs, after which a failed
             sample is not run again.
         max_staleness: members whose oldest sampled token is more versions behind leave the group
-            as ``stale`` when it is sealed; None keeps them.
+            as ``stale`` when it is sealed, or later, when it is delivered; None keeps them.
+        admission: how many groups may be begun ahead of the trainer; a mapping of the fields of
+            :class:`Admission` works too. None begins a group whenever there is room.
         seed: all random choices derive from it: the environment's seed also from the task, so that
             it is the same for a whole group, and the sampling seed from session and turn.
         deadline: wall-clock seconds of one session, including waiting, after which it ends as
@@ -81,6 +85,7 @@ class RunSettings:
     keep_failed: bool = False
     max_tries: int = 10
     max_staleness: int | None = None
+    admission: Admission | None = None
     seed: int = 0
     deadline: float = 6 * 3600.0
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -100,7 +105,7 @@ class RunSettings:
         if not isinstance(self.keep_failed, bool):
             raise _wrong("keep_failed", self.keep_failed, "it must be True or False")
         # Checked at run time too, because callers need not use a type checker.
-        seconds, budgets, expansion, labels = self._unchecked()
+        seconds, budgets, expansion, labels, admission = self._unchecked()
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
             raise _wrong("deadline", seconds, "it must be more than 0 seconds")
         if isinstance(budgets, Mapping):
@@ -108,14 +113,19 @@ class RunSettings:
             object.__setattr__(self, "budgets", budgets)
         if not isinstance(budgets, Budgets | None):
             raise _wrong("budgets", budgets, "it must be Budgets, a mapping of them, or None")
+        if isinstance(admission, Mapping):
+            admission = Admission(**_known(admission, Admission, "admission"))
+            object.__setattr__(self, "admission", admission)
+        if not isinstance(admission, Admission | None):
+            raise _wrong("admission", admission, "it must be an Admission, a mapping, or None")
         if not isinstance(expansion, Expansion | None):
             raise _wrong("expansion", expansion, "it must be an Expansion or None")
         if not isinstance(labels, Mapping) or not _strings([*labels, *labels.values()]):
             raise _wrong("labels", labels, "it must map strings to strings")
         object.__setattr__(self, "labels", dict(labels))
 
-    def _unchecked(self) -> tuple[Any, Any, Any, Any]:
-        return self.deadline, self.budgets, self.expansion, self.labels
+    def _unchecked(self) -> tuple[Any, Any, Any, Any, Any]:
+        return self.deadline, self.budgets, self.expansion, self.labels, self.admission
 
     @classmethod
     def of(
@@ -162,6 +172,13 @@ _LEAST = {
 
 def _wrong(name: str, value: object, rule: str) -> InvalidInput:
     return InvalidInput(f"run setting {name} is {value!r}; {rule}")
+
+
+def _known(given: Mapping[str, Any], kind: type[Any], name: str) -> Mapping[str, Any]:
+    known = {one.name for one in fields(kind)}
+    if unknown := sorted(set(given) - known):
+        raise InvalidInput(f"run setting {name} has no {unknown[0]!r}; it has {sorted(known)}")
+    return given
 
 
 def _strings(values: Iterable[object]) -> bool:

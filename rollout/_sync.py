@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trajgym.rollout._policy import Policy
     from trajgym.rollout._runner import Progress
     from trajgym.rollout._settings import RunSettings
+    from trajgym.rollout.mixture import Mixture
     from trajgym.trajectory import Task
 
 __all__ = ["collect_sync"]
@@ -26,8 +27,8 @@ _T = TypeVar("_T")
 
 
 def collect_sync(
-    spec: EnvSpec,
-    tasks: Iterable[Task],
+    spec: EnvSpec | Mixture,
+    tasks: Iterable[Task] | None,
     policy: Policy,
     out: str | os.PathLike[str],
     *,
@@ -43,8 +44,8 @@ def collect_sync(
     Interrupting it (Ctrl-C, a notebook's stop) closes every session cleanly first.
 
     Args:
-        spec: the environment.
-        tasks: the tasks.
+        spec: the environment, or a :class:`trajgym.rollout.mixture.Mixture` of several.
+        tasks: the tasks; None for a mixture.
         policy: gives the assistant messages; not closed here.
         out: run directory, created if missing.
         settings: how sessions are run.

@@ -40,6 +40,7 @@ PACKAGES = [
     "rollout.evaluation",
     "rollout.fleet",
     "rollout.hosted",
+    "rollout.mixture",
     "rollout.monitoring",
     "rollout.rendering",
     "rollout.verification",

@@ -329,10 +329,14 @@ def newer_group(group: Group, other: Group | None) -> Group:
     """Return the newer of two states of a group.
 
     Members are only added: a process that continues a group begins with all members that it had.
+    Members only leave: one that was too old when its group was delivered does not come back.
     """
-    if other is None or (len(group.members), group.sealed) > (len(other.members), other.sealed):
-        return group
-    return other
+    return group if other is None or _age(group) > _age(other) else other
+
+
+def _age(group: Group) -> tuple[int, bool, int]:
+    left = sum(bool(member.left) for member in group.members)
+    return len(group.members), group.sealed, left
 
 
 def _turns(last: int | None) -> int:

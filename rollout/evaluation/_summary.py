@@ -33,7 +33,7 @@ class GroupSummary:
     """Statistics of one environment's tasks, or of a group of them.
 
     Args:
-        env: id of the environment.
+        env: id of the environment, or name of the part of a mixture.
         group: value of the tasks' grouping field, ``all`` for every task.
         tasks: counts of scored attempts by task; tasks without one have 0.
         failures: attempts that failed, by status and cause (first line).
@@ -144,7 +144,7 @@ def summarize(
     for run in runs:
         groups = _groups(run, by)
         for tree in run.sessions():
-            env = tree.record.env_id
+            env = tree.record.labels.get("part", tree.record.env_id)
             for group in [_UNGROUPED, *groups.get(tree.record.task, ())]:
                 summary = made.setdefault((env, group), GroupSummary(env=env, group=group))
                 _add(summary, tree, prices)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trajgym.rollout._policy import Policy
     from trajgym.rollout._sample import OpenGroup
     from trajgym.rollout._settings import RunSettings
+    from trajgym.rollout.mixture import Mixture
     from trajgym.trajectory import SessionTree, Task
 
 __all__ = ["Failure", "Recipe", "serve"]
@@ -42,9 +43,9 @@ _AHEAD = 2
 class Recipe(NamedTuple):
     """What a process makes its runner from."""
 
-    module: str
-    """Imported first, because it registers the environment."""
-    spec: EnvSpec
+    modules: tuple[str, ...]
+    """Imported first, because they register the environments."""
+    spec: EnvSpec | Mixture
     make_policy: Callable[[], Policy]
     settings: RunSettings
     store: Path
@@ -114,8 +115,9 @@ class _Worker:
         self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
         self._open = self._loop.create_future()
         recipe = self.recipe
-        if recipe.module != "__main__":  # which spawning imports
-            importlib.import_module(recipe.module)
+        for module in recipe.modules:
+            if module != "__main__":  # which spawning imports
+                importlib.import_module(module)
         beat = asyncio.create_task(self._beat())
         try:
             await self._run(recipe)

@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     from trajgym.rollout._runner import Progress
     from trajgym.rollout._settings import RunKeywords, RunSettings
     from trajgym.rollout.fleet._limits import FleetLimits
+    from trajgym.rollout.mixture import Mixture
     from trajgym.trajectory import Task
 
 __all__ = ["collect_in_processes"]
 
 
 async def collect_in_processes(
-    spec: EnvSpec,
-    tasks: Iterable[Task],
+    spec: EnvSpec | Mixture,
+    tasks: Iterable[Task] | None,
     make_policy: Callable[[], Policy],
     out: str | os.PathLike[str],
     *,
@@ -43,8 +44,8 @@ async def collect_in_processes(
     process died are counted in the report as ``interrupted``.
 
     Args:
-        spec: the environment.
-        tasks: the tasks.
+        spec: the environment, or a :class:`trajgym.rollout.mixture.Mixture` of several.
+        tasks: the tasks; None for a mixture.
         make_policy: see :class:`Fleet`.
         out: run directory, created if missing.
         processes: number of processes.

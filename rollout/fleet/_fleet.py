@@ -12,19 +12,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
 from trajgym.envs.faults import contained, stoppable
+from trajgym.rollout._admission import Capacity
 from trajgym.rollout._fingerprint import KnownTasks, claim_run
+from trajgym.rollout._places import Places
 from trajgym.rollout._policy import AttemptPolicy
 from trajgym.rollout._resume import Earlier, earlier_groups, without_writers
-from trajgym.rollout._runner import Progress, RunIncomplete, SealedGroup, as_async
+from trajgym.rollout._runner import (
+    Progress,
+    RunIncomplete,
+    SealedGroup,
+    as_async,
+    as_delivered,
+    draws_of,
+)
 from trajgym.rollout._sample import group_id
 from trajgym.rollout._settings import RunSettings
+from trajgym.rollout._signal import Signal
 from trajgym.rollout.fleet._child import Recipe
 from trajgym.rollout.fleet._errors import FleetFailed
 from trajgym.rollout.fleet._jobs import Job, what_is_left
 from trajgym.rollout.fleet._limits import FleetLimits
 from trajgym.rollout.fleet._process import FleetProcess
 from trajgym.rollout.fleet._shard import Shard
-from trajgym.rollout.fleet._signal import Signal
+from trajgym.rollout.mixture import Mixture
 from trajgym.trajectory import InvalidInput, Store
 
 if TYPE_CHECKING:
@@ -36,6 +46,7 @@ if TYPE_CHECKING:
     from trajgym.envs import EnvSpec
     from trajgym.rollout._policy import Policy
     from trajgym.rollout._settings import RunKeywords
+    from trajgym.rollout.mixture import Draws
     from trajgym.trajectory import Group, Run, SessionTree, Task
 
 __all__ = ["Fleet"]
@@ -65,8 +76,10 @@ class Fleet:
     end when this process ends, even if it is killed.
 
     Args:
-        spec: the environment.
-        tasks: a plain or async iterable, read as tasks are needed, a few in advance.
+        spec: the environment, or a :class:`trajgym.rollout.mixture.Mixture` of several. The
+            limits of its parts are divided among the processes.
+        tasks: a plain or async iterable, read as tasks are needed, a few in advance. None for a
+            mixture, which draws its own.
         make_policy: called in each process, and once in this one, whose policy only tells its
             identity. It is pickled: a module-level function or class, or a ``partial`` of one.
         out: run directory, created if missing.
@@ -88,8 +101,8 @@ class Fleet:
 
     def __init__(
         self,
-        spec: EnvSpec,
-        tasks: Iterable[Task] | AsyncIterator[Task],
+        spec: EnvSpec | Mixture,
+        tasks: Iterable[Task] | AsyncIterator[Task] | None,
         make_policy: Callable[[], Policy],
         out: str | os.PathLike[str],
         *,
@@ -109,12 +122,23 @@ class Fleet:
         self.limits = limits or FleetLimits()
         self.deaths = 0
         """Number of processes that died and were replaced."""
-        self._env_class = spec.resolve()
-        spec.make()
+        known = tasks if isinstance(tasks, (list, tuple)) else ()
+        self.places = Places(spec, self.settings, known)
+        for place in self.places.all.values():
+            place.spec.make()
+            if place.limit is not None and place.limit < processes:
+                raise InvalidInput(
+                    f"part {place.name!r} of the mixture has a limit of {place.limit} sessions, "
+                    f"which {processes} processes can't share"
+                )
+        self.draws = draws_of(spec, tasks, self.settings)
+        """What a mixture draws; None without one."""
+        self.capacity = Capacity(self.settings.admission)
+        """How many groups have been begun, and may be."""
         self._make_policy = make_policy
         self._out = Path(out)
-        self._known = list(tasks) if isinstance(tasks, (list, tuple)) else []
-        self._source = as_async(tasks)
+        self._known = [task for place in self.places.all.values() for task in place.tasks]
+        self._source = as_async(() if tasks is None else tasks)
         self._on_progress = on_progress or (lambda _: None)
         self._allow_changes = allow_changes
         self._context = multiprocessing.get_context("spawn")
@@ -126,6 +150,8 @@ class Fleet:
         self._fresh: deque[Job] = deque()
         self._again: deque[Job] = deque()
         self._suspects: deque[Job] = deque()
+        self._open: dict[str, Job] = {}
+        """Groups that were begun and have not ended."""
         self._unfinished: dict[str, str] = {}
         self._exhausted = self._stopping = self._paused = self._opened = False
         self._demand = asyncio.Semaphore(0)
@@ -156,7 +182,10 @@ class Fleet:
         if version < self.version:
             raise InvalidInput(f"policy version went back from {self.version} to {version}")
         self.version = version
+        if self._supervisor is None:
+            self.capacity.recover(version)
         await self._order("version", version)
+        self._changed.ring()
 
     async def pause(self) -> None:
         """Delay new policy calls; running ones continue, without counting the agents' time."""
@@ -188,11 +217,12 @@ class Fleet:
             policy = self._make_policy()
         async with policy:
             if isinstance(policy, AttemptPolicy):
-                policy.check(self.spec, self.settings)
+                for place in self.places.all.values():
+                    policy.check(place.spec, place.settings)
             self._store = store = await asyncio.to_thread(Store, self._out)
             try:
                 await without_writers(store, self.limits.stop)
-                await claim_run(store, self.spec, policy, self.settings, self._allow_changes)
+                await claim_run(store, self.places, policy, self.settings, self._allow_changes)
                 self._checks = await asyncio.to_thread(KnownTasks, store, self._allow_changes)
                 for task in self._known:
                     self._checks.check(task)
@@ -202,12 +232,18 @@ class Fleet:
                     keep_failed=self.settings.keep_failed,
                     max_tries=self.settings.max_tries,
                 )
+                if self.draws is not None:
+                    await asyncio.to_thread(self._resume, self.draws, store)
             except BaseException:
                 await store.aclose()
                 raise
         self._supervisor = asyncio.create_task(self._supervise(), name="trajgym-fleet")
         self._supervisor.add_done_callback(lambda _: self._changed.ring())
         return self
+
+    def _resume(self, draws: Draws, store: Store) -> None:
+        with store.read_run() as run:
+            draws.resume(run)
 
     async def __aexit__(
         self,
@@ -241,7 +277,12 @@ class Fleet:
         """
         if (group := await self._next_sealed()) is None:
             raise StopAsyncIteration
-        return SealedGroup(group, await asyncio.to_thread(self._sessions, group))
+        sealed = SealedGroup(group, await asyncio.to_thread(self._sessions, group))
+        found = as_delivered(sealed, self.version, self.settings.max_staleness)
+        if found.group is not group:  # its members left between sealing and delivery
+            assert self._store is not None
+            await self._store.put_group(found.group)
+        return found
 
     async def drain(self) -> None:
         """Run until the tasks are finished, without reading the sealed groups.
@@ -335,10 +376,14 @@ class Fleet:
         return FleetProcess(
             self._context,
             Recipe(
-                self._env_class.__module__,
-                self.spec,
+                tuple({one.env_class.__module__ for one in self.places.all.values()}),
+                _share(self.spec, shard),
                 self._make_policy,
-                replace(self.settings, concurrency=shard.part(self.settings.concurrency)),
+                replace(
+                    self.settings,
+                    concurrency=shard.part(self.settings.concurrency),
+                    admission=None,  # tasks are admitted here
+                ),
                 shard.store(self._out),
                 self._out,
                 self.limits.stop,
@@ -399,10 +444,11 @@ class Fleet:
 
     async def _tidy(self) -> None:
         """Remove what processes left that died and were not replaced."""
-        kind, config = self._env_class, self.spec.config
-        with contained():
-            await stoppable(kind.open_run(config), "open_run()", seconds=kind.cancel_seconds)
-            await stoppable(kind.close_run(config), "close_run()", seconds=kind.cancel_seconds)
+        for place in self.places.all.values():
+            kind, config = place.env_class, place.spec.config
+            with contained():
+                await stoppable(kind.open_run(config), "open_run()", seconds=kind.cancel_seconds)
+                await stoppable(kind.close_run(config), "close_run()", seconds=kind.cancel_seconds)
 
     def _queue_again(self, job: Job, process: FleetProcess, *, alone: bool) -> None:
         if not process.began:
@@ -414,6 +460,7 @@ class Fleet:
             self._unfinished[job.group] = (
                 f"task {job.task.id!r} ended its process {job.deaths} times (it {process.end})"
             )
+            self._end_group(job, accepted=False)
         elif job.deaths > 1:
             self._suspects.append(job)
         else:
@@ -427,21 +474,33 @@ class Fleet:
         assert self._checks is not None
         while not self._stopping:
             await self._demand.acquire()
+            while not self._may_read():
+                await self._changed.wait()
             while (job := await self._read_one()) is not None and self._is_finished(job):
                 pass
             if job is None:
                 break
+            while not self.capacity.admits(self.version):
+                await self._changed.wait()
+            self.capacity.begin()
+            self._open[job.group] = job
             await self._store.put_task(job.task)
+            if self.draws is not None:
+                await self._store.set_meta(*self.draws.record)
             self._fresh.append(job)
             self._changed.ring()
         self._exhausted = True
         self._changed.ring()
 
     async def _read_one(self) -> Job | None:
-        with contained():
-            task = await stoppable(
-                anext(self._source, None), "the task source", seconds=self._env_class.cancel_seconds
-            )
+        if self.draws is not None:
+            task = self.draws.draw(self._full())
+        else:
+            seconds = self.places.cancel_seconds
+            with contained():
+                task = await stoppable(
+                    anext(self._source, None), "the task source", seconds=seconds
+                )
         if task is None:
             return None
         assert self._checks is not None
@@ -452,8 +511,34 @@ class Fleet:
         return Job(task, name, Earlier() if earlier is None else earlier)
 
     def _is_finished(self, job: Job) -> bool:
-        missing = set(range(self.settings.samples)) - set(job.earlier.finished)
+        samples = self.places.of(job.task).settings.samples
+        missing = set(range(samples)) - set(job.earlier.finished)
         return not missing and job.earlier.sealed
+
+    def _may_read(self) -> bool:
+        draws = self.draws
+        if draws is None or draws.over:
+            return True
+        return self.capacity.admits(self.version) and draws.can_draw(self._full())
+
+    def _full(self) -> set[str]:
+        """Return the parts whose sessions in progress or queued reach their limit."""
+        sessions: Counter[str] = Counter()
+        for job in self._open.values():
+            place = self.places.of(job.task)
+            sessions[place.name] += max(1, place.settings.samples - len(job.ended))
+        return {
+            name
+            for name, place in self.places.all.items()
+            if place.limit is not None and sessions[name] >= place.limit
+        }
+
+    def _end_group(self, job: Job, *, accepted: bool) -> None:
+        if self._open.pop(job.group, None) is not None:
+            self.capacity.end(accepted=accepted)
+            if self.draws is not None:
+                self.draws.end(job.group)
+            self._changed.ring()
 
     async def _next_job(self, process: FleetProcess | None) -> Job | None:
         """Return a group for a process, or for one to be started; None if there are no more."""
@@ -492,6 +577,10 @@ class Fleet:
         self._report(event)
 
     def _report(self, event: Progress) -> None:
+        if self.draws is not None:
+            self.draws.note(event)
+            if event.kind == "ended":
+                self._changed.ring()
         try:
             with contained():
                 self._on_progress(event)
@@ -499,8 +588,9 @@ class Fleet:
             _log.exception("on_progress failed for %s %s", event.kind, event.session or event.task)
 
     def _sealed(self, process: FleetProcess, group: Group) -> None:
-        if process.jobs.pop(group.id, None) is None:
+        if (job := process.jobs.pop(group.id, None)) is None:
             return
+        self._end_group(job, accepted=bool(group.counted))
         self._report(Progress("sealed", "", group.task))
         self._ready.append(group)
         self._changed.ring()
@@ -511,7 +601,19 @@ class Fleet:
             self._unfinished[group] = (
                 f"task {job.task.id!r} has sessions that were cancelled by code that they run"
             )
+            self._end_group(job, accepted=False)
             self._changed.ring()
+
+
+def _share(spec: EnvSpec | Mixture, shard: Shard) -> EnvSpec | Mixture:
+    """Return the environments with a process's share of their limits."""
+    if not isinstance(spec, Mixture):
+        return spec
+    parts = [
+        part if part.limit is None else replace(part, limit=shard.part(part.limit))
+        for part in spec.parts
+    ]
+    return replace(spec, parts=parts)
 
 
 def _check_pickled(parts: Sequence[object]) -> None:
