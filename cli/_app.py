@@ -11,7 +11,7 @@ import typer
 
 from trajgym.cli import _sandboxes
 from trajgym.cli._dataset import dataset_app
-from trajgym.cli._kinds import SandboxKind
+from trajgym.cli._kinds import PlotFormat, SandboxKind
 from trajgym.cli._options import (
     AgentCommand,
     AgentName,
@@ -407,6 +407,39 @@ def reward(
         given,
         explained=explain,
         plot=plot,
+        outcomes=outcomes,
+        missing_signals=missing_signals,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def plot(
+    run: RunPath,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory for the files; RUN/plots by default.")
+    ] = None,
+    form: Annotated[PlotFormat, typer.Option("--format", help="Of the files.")] = PlotFormat.png,
+    derivers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="DERIVER",
+            help="Show its values beside those stored in the run; may be repeated.",
+        ),
+    ] = None,
+    outcomes: Outcomes = None,
+    missing_signals: MissingSignals = "error",
+    as_json: AsJson = False,
+) -> None:
+    """Plot success, rewards, lengths, staleness, tools, tasks, groups, advantages and failures."""
+    from trajgym.cli._plot import run_plot
+
+    run_plot(
+        run,
+        out=out,
+        form=form.value,
+        derivers=derivers or [],
         outcomes=outcomes,
         missing_signals=missing_signals,
         as_json=as_json,

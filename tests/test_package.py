@@ -41,6 +41,7 @@ PACKAGES = [
     "rollout.fleet",
     "rollout.hosted",
     "rollout.monitoring",
+    "rollout.plots",
     "rollout.rendering",
     "rollout.verification",
     "server",
