@@ -24,6 +24,7 @@ from trajgym.cli._options import (
     Concurrency,
     ConfigFile,
     ContextTokens,
+    DecisionsFile,
     Engine,
     EnvConfig,
     EnvId,
@@ -40,6 +41,7 @@ from trajgym.cli._options import (
     PolicyName,
     PricesFile,
     Processes,
+    Redact,
     RequestRate,
     RequestTimeout,
     Retries,
@@ -519,22 +521,27 @@ def export(
     ] = None,
     outcomes: Outcomes = None,
     missing_signals: MissingSignals = "error",
+    redact: Redact = False,
+    decisions: DecisionsFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a run in a trainer's format, with the values that `reward` stored, or a foreign one."""
+    from trajgym.cli._redact import redacted
     from trajgym.cli._reward import run_export
 
     chosen = parse_settings(options)
-    run_export(
-        run,
-        to,
-        out,
-        rewards or [],
-        chosen,
-        outcomes=outcomes,
-        missing_signals=missing_signals,
-        as_json=as_json,
-    )
+    with redacted(run, out, wanted=redact, decisions=decisions) as (source, found):
+        run_export(
+            source,
+            to,
+            out,
+            rewards or [],
+            chosen,
+            outcomes=outcomes,
+            missing_signals=missing_signals,
+            redaction=found,
+            as_json=as_json,
+        )
 
 
 @app.command(name="import")

@@ -16,6 +16,7 @@ from trajgym import trajectory
 PACKAGES = [
     "trajectory",
     "trajectory.datasets",
+    "trajectory.redaction",
     "rewards",
     "rewards.filters",
     "rewards.tokens",
