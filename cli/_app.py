@@ -11,7 +11,7 @@ import typer
 
 from trajgym.cli import _sandboxes
 from trajgym.cli._dataset import dataset_app
-from trajgym.cli._kinds import SandboxKind
+from trajgym.cli._kinds import PlotFormat, SandboxKind
 from trajgym.cli._options import (
     AgentCommand,
     AgentName,
@@ -24,6 +24,7 @@ from trajgym.cli._options import (
     Concurrency,
     ConfigFile,
     ContextTokens,
+    DecisionsFile,
     Engine,
     EnvConfig,
     EnvId,
@@ -40,6 +41,7 @@ from trajgym.cli._options import (
     PolicyName,
     PricesFile,
     Processes,
+    Redact,
     RequestRate,
     RequestTimeout,
     Retries,
@@ -426,6 +428,39 @@ def reward(
 
 
 @app.command()
+def plot(
+    run: RunPath,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory for the files; RUN/plots by default.")
+    ] = None,
+    form: Annotated[PlotFormat, typer.Option("--format", help="Of the files.")] = PlotFormat.png,
+    derivers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="DERIVER",
+            help="Show its values beside those stored in the run; may be repeated.",
+        ),
+    ] = None,
+    outcomes: Outcomes = None,
+    missing_signals: MissingSignals = "error",
+    as_json: AsJson = False,
+) -> None:
+    """Plot success, rewards, lengths, staleness, tools, tasks, groups, advantages and failures."""
+    from trajgym.cli._plot import run_plot
+
+    run_plot(
+        run,
+        out=out,
+        form=form.value,
+        derivers=derivers or [],
+        outcomes=outcomes,
+        missing_signals=missing_signals,
+        as_json=as_json,
+    )
+
+
+@app.command()
 def rescore(
     run: RunPath,
     rubric: Annotated[
@@ -498,22 +533,27 @@ def export(
     ] = None,
     outcomes: Outcomes = None,
     missing_signals: MissingSignals = "error",
+    redact: Redact = False,
+    decisions: DecisionsFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a run in a trainer's format, with the values that `reward` stored, or a foreign one."""
+    from trajgym.cli._redact import redacted
     from trajgym.cli._reward import run_export
 
     chosen = parse_settings(options)
-    run_export(
-        run,
-        to,
-        out,
-        rewards or [],
-        chosen,
-        outcomes=outcomes,
-        missing_signals=missing_signals,
-        as_json=as_json,
-    )
+    with redacted(run, out, wanted=redact, decisions=decisions) as (source, found):
+        run_export(
+            source,
+            to,
+            out,
+            rewards or [],
+            chosen,
+            outcomes=outcomes,
+            missing_signals=missing_signals,
+            redaction=found,
+            as_json=as_json,
+        )
 
 
 @app.command(name="import")

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trajgym.cli._options import AsJson, RunPath  # noqa: TC001 - typer reads the annotations
+from trajgym.cli._options import (  # noqa: TC001 - typer reads the annotations
+    AsJson,
+    DecisionsFile,
+    Redact,
+    RunPath,
+)
 from trajgym.cli._terminal import print_json, say
 
 if TYPE_CHECKING:
@@ -139,6 +144,50 @@ def stratify(
 
 
 @dataset_app.command()
+def redact(
+    run: RunPath,
+    out: Out,
+    decisions: DecisionsFile = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write what was found as JSON.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a run with secrets and personal data replaced; `trajgym dataset rules` lists the kinds.
+
+    Turns whose texts change lose their token ids, which spell the texts.
+    """
+    from trajgym.cli._redact import run_redact
+
+    run_redact(run, out, decisions=decisions, report=report, as_json=as_json)
+
+
+@dataset_app.command()
+def review(
+    run: RunPath,
+    decisions: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="File for the decisions; it is updated if it is there."),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """List what `redact` would replace, in a file in which each finding can be kept."""
+    from trajgym.cli._redact import run_review
+
+    run_review(run, decisions, as_json=as_json)
+
+
+@dataset_app.command()
+def rules() -> None:
+    """List the kinds of secrets and personal data that are found."""
+    from trajgym.cli._terminal import print_table
+    from trajgym.trajectory.redaction import default_rules
+
+    kinds = {rule.name: rule.about for rule in default_rules()}
+    print_table(["rule", "finds"], list(kinds.items()))
+
+
+@dataset_app.command()
 def name(
     run: RunPath,
     dataset: Annotated[str, typer.Argument(metavar="NAME", help="Such as namespace/name-v0.")],
@@ -184,12 +233,16 @@ def export(
     licence: Annotated[
         str | None, typer.Option(metavar="SPDX", help="Licence, such as MIT.")
     ] = None,
+    redact: Redact = False,
+    decisions: DecisionsFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a run as Parquet tables with a card, for Hugging Face's `datasets`."""
     from trajgym.adapters.exports.dataset import write_dataset
+    from trajgym.cli._redact import redacted
 
-    report = write_dataset(run, out, licence=licence)
+    with redacted(run, out, wanted=redact, decisions=decisions) as (source, _):
+        report = write_dataset(source, out, licence=licence)
     if as_json:
         print_json({"path": str(out), "rows": report.rows, "licences": report.licences})
         return

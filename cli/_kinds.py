@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["SandboxKind"]
+__all__ = ["PlotFormat", "SandboxKind"]
 
 
 class SandboxKind(StrEnum):
@@ -13,3 +13,10 @@ class SandboxKind(StrEnum):
     auto = "auto"
     docker = "docker"
     embedded = "embedded"
+
+
+class PlotFormat(StrEnum):
+    """Formats of plots."""
+
+    png = "png"
+    svg = "svg"

@@ -29,6 +29,7 @@ __all__ = [
     "Concurrency",
     "ConfigFile",
     "ContextTokens",
+    "DecisionsFile",
     "Engine",
     "EnvConfig",
     "EnvId",
@@ -45,6 +46,7 @@ __all__ = [
     "PolicyName",
     "PricesFile",
     "Processes",
+    "Redact",
     "RequestRate",
     "RequestTimeout",
     "Retries",
@@ -79,6 +81,14 @@ Outcomes = Annotated[
 MissingSignals = Annotated[
     MissingRule,
     typer.Option(help="If sessions lack signals that the deriver reads: stop, or count them as 0."),
+]
+Redact = Annotated[
+    bool,
+    typer.Option("--redact", help="Replace secrets and personal data; turns then lose their ids."),
+]
+DecisionsFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Decisions of `trajgym dataset review`, for --redact."),
 ]
 KeepFailed = Annotated[
     bool, typer.Option("--keep-failed", help="Don't retry samples that failed in an earlier run.")

@@ -180,6 +180,7 @@ def run_export(
     *,
     outcomes: str | None = None,
     missing_signals: MissingRule = "error",
+    redaction: dict[str, Any] | None = None,
     as_json: bool = False,
 ) -> None:
     """Export, and print the counts of records written and of sessions left out, by reason.
@@ -211,6 +212,7 @@ def run_export(
                 "left_out": dict(reasons.most_common()),
                 "lost": report.lost,
             }
+            | ({} if redaction is None else {"redaction": redaction})
         )
         return
     synthetic = f" ({report.synthetic} synthetic)" if report.synthetic else ""

@@ -16,6 +16,7 @@ from trajgym import trajectory
 PACKAGES = [
     "trajectory",
     "trajectory.datasets",
+    "trajectory.redaction",
     "rewards",
     "rewards.filters",
     "rewards.tokens",
@@ -42,6 +43,7 @@ PACKAGES = [
     "rollout.hosted",
     "rollout.mixture",
     "rollout.monitoring",
+    "rollout.plots",
     "rollout.rendering",
     "rollout.verification",
     "server",

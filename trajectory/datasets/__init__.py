@@ -17,6 +17,7 @@ from trajgym.trajectory.datasets._operations import (
     split_run,
     stratify_run,
 )
+from trajgym.trajectory.datasets._redact import redact_run, review_run
 from trajgym.trajectory.datasets._source import FIELDS
 
 __all__ = [
@@ -31,6 +32,8 @@ __all__ = [
     "lineage",
     "merge_runs",
     "name_dataset",
+    "redact_run",
+    "review_run",
     "sample_run",
     "split_run",
     "stratify_run",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from trajgym.trajectory._records import Group, SessionRecord
-    from trajgym.trajectory.datasets._source import Place, Source
+    from trajgym.trajectory.datasets._source import Place, SessionRows, Source
 
 __all__ = ["Copy"]
 
@@ -89,47 +89,46 @@ class Copy:
 
     def add_session(self, source: Source, place: Place, record: SessionRecord) -> None:
         """Copy a session; its record may have other ids than the place's."""
-        shard, key, before = place
+        rows = source.rows(place)
+        task = source.task_body(place.record.task)
+        self.add_task(task, place.record.task)
+        if source.has_blobs:
+            texts = [body for _, *parts in rows.turns for body in parts] + [task]
+            texts += [row[-1] for table in rows[1:] for row in table]
+            self._blobs(source, {name for text in texts for name in _hashes(text)})
+        self.write_session(record, rows)
+
+    def write_session(self, record: SessionRecord, rows: SessionRows) -> None:
+        """Write a session.
+
+        Raises:
+            InvalidInput: there is a session of that id.
+        """
         self.sessions += 1
         new = self.sessions
+        first = new << TURN_BITS
+        if self._found("SELECT 1 FROM sessions WHERE id = ?", record.id) is not None:
+            raise InvalidInput(f"two sessions would have the id {record.id!r}")
         self._write("INSERT INTO sessions VALUES (?, ?, ?)", new, record.id, encode(record))
-        first, end = key << TURN_BITS, (key + 1) << TURN_BITS
-        moved = (new - key) << TURN_BITS
-        turns = shard.query(
-            "SELECT key, body, tokens FROM turns WHERE key >= ? AND key < ? ORDER BY key",
-            first,
-            end,
-        )
         self._many(
             "INSERT INTO turns VALUES (?, ?, ?)",
-            ((at + moved, body, tokens) for at, body, tokens in turns),
-        )
-        signals = shard.query(
-            "SELECT turn, source, body FROM signals WHERE turn >= ? AND turn < ? ORDER BY key",
-            first,
-            end,
+            ((first + at, body, tokens) for at, body, tokens in rows.turns),
         )
         self._many(
             "INSERT INTO signals (turn, source, body) VALUES (?, ?, ?)",
-            ((at + moved, name, body) for at, name, body in signals),
+            ((first + at, name, body) for at, name, body in rows.signals),
         )
-        texts = [body for _, *parts in turns for body in parts] + [body for *_, body in signals]
-        for table in ("attempts", "derived"):
-            rows = shard.query(f"SELECT * FROM {table} WHERE session = ?", key)  # noqa: S608
-            if rows:
-                marks = ", ".join("?" * len(rows[0]))
-                self._many(
-                    f"INSERT INTO {table} VALUES ({marks})",  # noqa: S608
-                    ((new, *row[1:]) for row in rows),
-                )
-            texts += [row[-1] for row in rows]
-        task = source.task_body(before.task)
-        self.add_task(task, before.task)
-        if source.has_blobs:
-            self._blobs(source, {name for text in [*texts, task] for name in _hashes(text)})
+        self._many(
+            "INSERT INTO attempts VALUES (?, ?, ?, ?)", ((new, *row) for row in rows.attempts)
+        )
+        self._many("INSERT INTO derived VALUES (?, ?, ?)", ((new, *row) for row in rows.derived))
         if new % _BATCH == 0:
             self._write("COMMIT")
             self._write("BEGIN")
+
+    def add_blob(self, name: str, media_type: str, data: bytes) -> None:
+        """Write stored bytes under their sha256 (hex)."""
+        self._write("INSERT OR IGNORE INTO blobs VALUES (?, ?, ?)", name, media_type, data)
 
     def _blobs(self, source: Source, names: Iterable[str]) -> None:
         for name in sorted(names):

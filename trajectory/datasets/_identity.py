@@ -59,7 +59,8 @@ class Lineage:
     """How a run was made from others.
 
     Args:
-        operation: ``merge``, ``split``, ``filter``, ``dedup``, ``sample``, ``stratify``.
+        operation: ``merge``, ``split``, ``filter``, ``dedup``, ``sample``, ``stratify``,
+            ``redact``, ``decontaminate``.
         arguments: its arguments.
         sources: for each run that it read: ``path``, ``dataset`` (its id, or None), ``sessions``,
             ``digest`` of its sessions' records and ends, and ``lineage`` (its own, or None).

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trajgym.trajectory._records import Attempt, SessionRecord
     from trajgym.trajectory._run import _Shard
 
-__all__ = ["FIELDS", "GROUP_FIELDS", "Place", "Source", "unit_of"]
+__all__ = ["FIELDS", "GROUP_FIELDS", "Place", "SessionRows", "Source", "unit_of"]
 
 GROUP_FIELDS = {
     "group_size": "number of sessions of the group",
@@ -61,6 +61,19 @@ class Place(NamedTuple):
     shard: _Shard
     key: int
     record: SessionRecord
+
+
+class SessionRows(NamedTuple):
+    """Everything that is stored of a session beside its record."""
+
+    turns: list[tuple[int, bytes, bytes | None]]
+    """Index, body and tokens."""
+    signals: list[tuple[int, str, bytes]]
+    """Index of the turn, source and body."""
+    attempts: list[tuple[int, int, bytes]]
+    """Number, whether it is running, and body."""
+    derived: list[tuple[str, bytes]]
+    """Name and body."""
 
 
 @dataclass(slots=True)
@@ -138,6 +151,29 @@ class Source(Closing):
                 fields["solve_rate"] = one.passed / one.scored if one.scored else None
                 fields["mean_score"] = one.score / one.scored if one.scored else None
             yield place, fields
+
+    def rows(self, place: Place) -> SessionRows:
+        """Return what is stored of a session."""
+        shard, key, _ = place
+        first, end = key << TURN_BITS, (key + 1) << TURN_BITS
+        turns = shard.query(
+            "SELECT key, body, tokens FROM turns WHERE key >= ? AND key < ? ORDER BY key",
+            first,
+            end,
+        )
+        signals = shard.query(
+            "SELECT turn, source, body FROM signals WHERE turn >= ? AND turn < ? ORDER BY key",
+            first,
+            end,
+        )
+        return SessionRows(
+            [(at - first, body, tokens) for at, body, tokens in turns],
+            [(at - first, name, body) for at, name, body in signals],
+            shard.query(
+                "SELECT number, running, body FROM attempts WHERE session = ? ORDER BY number", key
+            ),
+            shard.query("SELECT name, body FROM derived WHERE session = ? ORDER BY name", key),
+        )
 
     def _groups(self) -> dict[str, _Group]:
         found: dict[str, _Group] = defaultdict(_Group)
