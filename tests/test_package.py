@@ -15,6 +15,7 @@ from trajgym import trajectory
 
 PACKAGES = [
     "trajectory",
+    "trajectory.catalog",
     "trajectory.datasets",
     "rewards",
     "rewards.filters",
@@ -45,6 +46,7 @@ PACKAGES = [
     "rollout.verification",
     "server",
     "server.programs",
+    "server.viewer",
     "adapters",
     "adapters.exports.dataset",
     "adapters.interchange",
