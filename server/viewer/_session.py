@@ -40,6 +40,7 @@ def describe_session(run: Run, tree: SessionTree, *, longest: int | None = LONG)
         "task_data": None if task is None else _bounded(task.data),
         "env": record.env_id,
         "group": record.group,
+        "grouped": record.group is not None and run.group(record.group) is not None,
         "sample": record.sample,
         "seed": record.seed,
         "labels": record.labels,
