@@ -317,6 +317,50 @@ def watch(
 
 
 @app.command()
+def view(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Run directory, or a directory of runs.")
+    ],
+    session: Annotated[
+        str | None, typer.Argument(help="Session id, or a unique prefix of it: open this one.")
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the session to one self-contained file."),
+    ] = None,
+    rewards: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with", metavar="DERIVER", help="Deriver whose values the file has; may be repeated."
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Tokenizer (name or directory) that token ids are shown by.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for a free one.")] = 8300,
+    open_browser: Annotated[
+        bool, typer.Option("--open", help="Open the page in the default browser.")
+    ] = False,
+) -> None:
+    """Show runs, groups and sessions in a browser: a local page, live and read-only."""
+    from trajgym.cli._view import ViewOptions, run_view
+
+    run_view(
+        ViewOptions(
+            run=run,
+            session=session,
+            html=html,
+            derivers=rewards or [],
+            tokenizer=tokenizer,
+            host=host,
+            port=port,
+            open_browser=open_browser,
+        )
+    )
+
+
+@app.command()
 def stats(run: RunPath, prices: PricesFile = None, as_json: AsJson = False) -> None:
     """Count sessions, outcomes, turns, tokens and costs of a run."""
     from trajgym.cli._stats import show_stats

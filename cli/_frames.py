@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 
-from trajgym.cli._marks import area_after, draw_marks, marks_of
 from trajgym.cli._show import find_session
 from trajgym.cli._video import VideoForm, encode_video
+from trajgym.server.viewer._marks import area_after, draw_marks, marks_of
 from trajgym.trajectory import InvalidInput, Run, blob_hashes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from trajgym.cli._marks import Area
+    from trajgym.server.viewer._marks import Area
     from trajgym.trajectory import Attempt, SessionTree, Turn
 
 __all__ = ["Frame", "draw_frame", "frames_of", "write_frames", "write_videos"]

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from tests.pictures import COLOURS, click, picture
 from trajgym.cli import app
-from trajgym.cli._marks import Mark, draw_marks, marks_of
 from trajgym.envs import Env, EnvSpec, Image, Session, ToolResult, register, tool
 from trajgym.rollout import TokenPolicy, call, collect
+from trajgym.server.viewer._marks import Mark, draw_marks, marks_of
 from trajgym.trajectory import InvalidInput, Store, Task, Turn
 
 

@@ -15,6 +15,7 @@ from trajgym import trajectory
 
 PACKAGES = [
     "trajectory",
+    "trajectory.catalog",
     "trajectory.datasets",
     "trajectory.redaction",
     "rewards",
@@ -48,6 +49,7 @@ PACKAGES = [
     "rollout.verification",
     "server",
     "server.programs",
+    "server.viewer",
     "adapters",
     "adapters.exports.dataset",
     "adapters.interchange",

@@ -97,3 +97,26 @@ print(trajgym.envs.__file__)
     count, where = run(installed, "-c", code, cwd=tmp_path).split()
     assert int(count) > 30
     assert Path(where).is_relative_to(installed.parent.parent)
+
+
+def test_an_installed_wheel_serves_the_viewer(installed: Path, tmp_path: Path) -> None:
+    """The page, its styles and all modules that it imports come from the installed package."""
+    code = """
+import re
+from starlette.testclient import TestClient
+from pathlib import Path
+from trajgym.server.viewer import Viewer
+client = TestClient(Viewer(Path("runs"), "secret"))
+page = client.get("/").text
+wanted = re.findall(r'(?:src|href)="(page/[^"]+)"', page)
+seen = []
+while wanted:
+    name = wanted.pop()
+    if name not in seen:
+        seen.append(name)
+        answer = client.get("/" + name)
+        assert answer.status_code == 200, name
+        wanted += ["page/" + one for one in re.findall(r'from "\\./([^"]+)"', answer.text)]
+print(len(seen))
+"""
+    assert int(run(installed, "-c", code, cwd=tmp_path)) > 12

@@ -9,10 +9,10 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from trajgym.cli._frames import draw_frame, frames_of
-from trajgym.cli._marks import marks_of
 from trajgym.server import Limits
 from trajgym.server._auth import Auth, bearer_of
 from trajgym.server._errors import Refused
+from trajgym.server.viewer._marks import marks_of
 from trajgym.trajectory import InvalidInput, Run, StoreError, text_of
 from trajgym.trajectory._internal import MissingExtra
 

@@ -155,6 +155,10 @@ class TextRenderer(Renderer):
         texts = self._stable_texts(list(messages), tools, held)
         return None if texts is None else self._glue(np.asarray(prefix_ids), texts)
 
+    def decode(self, ids: IntArray | Sequence[int]) -> str:
+        """Return the text of ids, special ones included."""
+        return self._codec.decode(as_list(ids))
+
     def parse(
         self,
         response_ids: IntArray | Sequence[int],

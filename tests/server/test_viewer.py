@@ -1,0 +1,220 @@
+"""The viewer's HTTP interface: what it answers, to whom, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from tests.store.records import record, turn
+from tests.viewer.runs import HOSTILE, write_run, write_screens
+from trajgym.rewards import get_deriver
+from trajgym.server import running
+from trajgym.server.viewer import Viewer
+from trajgym.trajectory import InvalidInput, Run, Store
+
+TOKEN = {"Authorization": "Bearer secret"}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with two runs."""
+    path = tmp_path_factory.mktemp("runs")
+    write_run(path / "one")
+    with Store(path / "deep" / "two") as store:
+        write_screens(store)
+    return path
+
+
+@pytest_asyncio.fixture
+async def client(runs: Path, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a viewer of both, which has read them."""
+    viewer = Viewer(runs, "secret", place=lambda run: tmp_path / f"{run.name}.db")
+    async with (
+        running(viewer) as url,
+        httpx.AsyncClient(base_url=url, headers=TOKEN, timeout=60) as client,
+    ):
+        for run in ("one", "deep~two"):
+            while True:
+                found = (await client.get(f"/api/runs/{run}")).json()
+                if found["turns"] and found["read"] == found["turns"]:
+                    break
+                await asyncio.sleep(0.05)
+        yield client
+
+
+async def get(client: httpx.AsyncClient, path: str, **query: Any) -> Any:
+    answer = await client.get(path, params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_data_needs_the_token(client: httpx.AsyncClient) -> None:
+    """Without the token there is the page and nothing else; nothing can be written."""
+    paths = ["", "/one", "/one/facets", "/one/sessions", "/one/sessions/hostile", "/one/groups"]
+    paths += ["/one/failures", "/one/sessions/g1-0/turns/0/tokens", f"/one/blobs/{'0' * 64}"]
+    for path in paths:
+        for headers in ({}, {"Authorization": "Bearer wrong"}):
+            async with httpx.AsyncClient(base_url=client.base_url, headers=headers) as other:
+                assert (await other.get(f"/api/runs{path}")).status_code == 401, path
+        assert (await client.post(f"/api/runs{path}", json={})).status_code == 405
+    async with httpx.AsyncClient(base_url=client.base_url) as other:
+        page = await other.get("/")
+        policy = page.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "http" not in page.text.partition("<body")[0].replace("http-equiv", "")
+        assert (await other.get("/page/..%2f_app.py")).status_code == 404
+        assert (await other.get("/page/_app.py")).status_code == 404
+
+
+async def test_other_machines_need_a_token_of_the_users(tmp_path: Path) -> None:
+    """A token that only the terminal shows is good for this machine only."""
+    with pytest.raises(InvalidInput, match=r"0\.0\.0\.0 is reachable"):
+        async with running(Viewer(tmp_path, "secret"), host="0.0.0.0"):
+            pass
+
+
+async def test_runs_and_sessions_are_listed(client: httpx.AsyncClient) -> None:
+    """Runs below a directory; sessions of one with filters, order and pages."""
+    found = await get(client, "/api/runs")
+    assert [run["name"] for run in found["runs"]] == ["deep~two", "one"]
+    page = await get(client, "/api/runs/one/sessions", group="g1", sort="turns", desc=1, limit=2)
+    assert page["total"] == 4
+    assert [row["turns"] for row in page["rows"]] == [4, 4]
+    page = await get(
+        client, "/api/runs/one/sessions", q="ignored", text="careful", outcome="solved"
+    )
+    assert {row["id"] for row in page["rows"]} >= {"g1-0", "g1-2"}
+    two = {"status": ["failed:env", "failed:sandbox"]}
+    page = await get(client, "/api/runs/one/sessions", **two)
+    assert {"g1-3", "hostile"} <= {row["id"] for row in page["rows"]}
+    fork = await get(client, "/api/runs/one/sessions", text="golden-fork")
+    assert len(fork["rows"][0]["ends"]) == fork["rows"][0]["attempts"] > 1
+    facets = await get(client, "/api/runs/one/facets")
+    assert {"value": "solved", "n": 2} not in facets["task"]
+    assert {tool["value"] for tool in facets["tool"]} >= {"bash", "edit"}
+    failures = await get(client, "/api/runs/one/failures")
+    assert any(one["status"] == "failed:sandbox" for one in failures["causes"])
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("none", 404),
+        ("..", 404),
+        ("one/sessions/none", 404),
+        ("one/sessions/g1-0/turns/99", 404),
+        ("one/sessions/g1-0/turns/99/tokens", 404),
+        ("one/groups/none", 404),
+        ("one/blobs/none", 404),
+        (f"one/blobs/{'0' * 64}", 404),
+        ("one/sessions?min_turns=many", 400),
+        ("one/sessions?min_score=nan", 400),
+        ("one/sessions?offset=-1", 400),
+        ("one/sessions?outcome=maybe", 404),
+    ],
+)
+async def test_wrong_requests_are_answered(
+    client: httpx.AsyncClient, path: str, status: int
+) -> None:
+    """What does not exist or is malformed gets an error that says so."""
+    answer = await client.get(f"/api/runs/{path}")
+    assert answer.status_code == status, answer.text
+
+
+async def test_a_session_is_whole(client: httpx.AsyncClient, runs: Path) -> None:
+    """Turns, attempts, marks and texts are those of the record; long texts are shortened."""
+    found = await get(client, "/api/runs/one/sessions/hostile")
+    (one,) = found["turns"]
+    assert one["message"]["parts"][0]["text"].startswith(HOSTILE)
+    assert one["observation"][0]["parts"] == [{"text": HOSTILE}]
+    screens = await get(client, "/api/runs/deep~two/sessions/screens")
+    assert [t["marks"][0]["points"] for t in screens["turns"]] == [[[320, 200]], [[100, 50]]]
+    assert screens["turns"][0]["screen"] == [640, 400]
+    image = screens["turns"][0]["observation"][0]["parts"][1]["image"]
+    answer = await client.get(f"/api/runs/deep~two/blobs/{image}")
+    assert answer.headers["content-type"] == "image/png"
+    assert answer.content.startswith(b"\x89PNG")
+    with Store(runs / "one" / "long.sqlite") as store:
+        store.begin_session(record("cut"))
+        store.append_turn("cut", turn(0, "a" * 20_000 + "b" * 3_000)).wait()
+    cut = (await get(client, "/api/runs/one/sessions/cut"))["turns"][0]["message"]["parts"][0]
+    assert (len(cut["text"]), cut["end"], cut["cut"]) == (8_000, "b" * 3_000, 12_000)
+    whole = await get(client, "/api/runs/one/sessions/cut/turns/0")
+    assert len(whole["message"]["parts"][0]["text"]) == 23_000
+
+
+async def test_values_are_those_of_the_derivers(client: httpx.AsyncClient, runs: Path) -> None:
+    """Several derivers beside each other, over the whole group; what one lacks is reported."""
+    names = ["outcome", "grpo", "next_state_votes", "none"]
+    found = await get(client, "/api/runs/one/sessions/g1-0/values", **{"with": names})
+    outcome, grpo, votes, none = found
+    assert outcome["kind"] == "rewards"
+    assert grpo["kind"] == "advantages"
+    with Run(runs / "one") as run:
+        group = run.group("g1")
+        assert group is not None
+        trees = [run.session(member.session) for member in group.members]
+        deriver = get_deriver("grpo")
+        wanted = deriver.derive(deriver.table([group], trees)).of("g1-0").tolist()
+    assert [one["value"] for one in grpo["sessions"]["g1-0"]] == pytest.approx(wanted)
+    assert "vote" in votes["problem"]
+    assert "no deriver" in none["problem"]
+    every = await get(client, "/api/runs/one/groups/g1/values", **{"with": "grpo"})
+    assert set(every[0]["sessions"]) == {"g1-0", "g1-1", "g1-2", "g1-3"}
+    alone = await get(client, "/api/runs/one/sessions/golden-fork/values", **{"with": "outcome"})
+    assert "sessions" in alone[0]
+
+
+async def test_a_group_shows_where_attempts_part(client: httpx.AsyncClient) -> None:
+    """Equal turns have equal digests: the four attempts share two turns, then part."""
+    found = await get(client, "/api/runs/one/groups/g1")
+    digests = [[turn["digest"] for turn in one["turns"]] for one in found["attempts"]]
+    assert len({tuple(d[:2]) for d in digests}) == 1
+    thirds = [d[2] for d in digests if len(d) > 2]
+    assert len(set(thirds)) == len(thirds) == 3
+
+
+async def test_tokens_are_the_recorded_ones(client: httpx.AsyncClient, runs: Path) -> None:
+    """Ids, log-probs, versions and the loss mask; texts of fake ids, which need no tokenizer."""
+    found = await get(client, "/api/runs/one/sessions/g1-0/turns/0/tokens")
+    with Run(runs / "one") as run:
+        tokens = run.session("g1-0").turns[0].tokens
+    assert tokens is not None
+    assert found["response"] == tokens.response_ids.tolist()
+    assert "".join(found["texts"]) == "I look around."
+    assert found["logprobs"] == pytest.approx(tokens.logprobs.tolist(), abs=1e-5)
+    assert set(found["low"]) == {3, 4}
+    assert found["trained"] == [True] * 14
+    failed = await get(client, "/api/runs/one/sessions/g1-3/turns/0/tokens")
+    assert failed["trained"] == [False] * 14
+    assert "not scored (failed:sandbox" in failed["why"]
+    two = await get(client, "/api/runs/one/sessions/golden-two_versions/turns/0/tokens")
+    assert len(two["trained"]) == len(two["response"])
+
+
+async def test_a_run_appears_when_it_is_written(tmp_path: Path) -> None:
+    """The path need not exist; what is recorded later is listed, and a revision says so."""
+    viewer = Viewer(tmp_path / "run", "secret", place=lambda run: tmp_path / "c.db")
+    async with running(viewer) as url, httpx.AsyncClient(base_url=url, headers=TOKEN) as client:
+        assert (await get(client, "/api/runs"))["runs"] == []
+        with Store(tmp_path / "run") as store:
+            store.begin_session(record("a"))
+            store.append_turn("a", turn(0)).wait()
+            async with asyncio.timeout(60):
+                while not (found := await get(client, "/api/runs/run")).get("turns"):
+                    await asyncio.sleep(0.05)
+            assert found["live"]
+            assert "totals" not in await get(client, "/api/runs/run", after=found["revision"])
+            store.append_turn("a", turn(1)).wait()
+            async with asyncio.timeout(60):
+                while "totals" not in await get(client, "/api/runs/run", after=found["revision"]):
+                    await asyncio.sleep(0.05)
+            (row,) = (await get(client, "/api/runs/run/sessions"))["rows"]
+            assert (row["status"], row["turns"]) == ("running", 2)
