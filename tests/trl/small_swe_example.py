@@ -25,6 +25,7 @@ SMALL = {
     "per_device_train_batch_size": 2,
     "gradient_accumulation_steps": 1,
     "max_completion_length": 8,
+    "token_budget": 4096,
 }
 
 
