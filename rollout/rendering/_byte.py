@@ -137,7 +137,3 @@ class ByteRenderer(TextRenderer):
             placeholder_ids=self.placeholder_ids,
             processor="bytes",
         )
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text, including special tokens; bytes that are not UTF-8 are replaced."""
-        return self._codec.decode(ids)

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.trl.tiny import make
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 ROOT = Path(__file__).parent.parent.parent
 
 
-def output(folder: Path, *command: str) -> str:
-    """Run a Python command and return what it printed."""
+def output(folder: Path, *command: str, paths: Sequence[str] = ("examples",)) -> str:
+    """Run a Python command, with these folders on its path, and return what it printed."""
     done = subprocess.run(
         [sys.executable, *command],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}"},
+        env={**os.environ, "PYTHONPATH": ":".join([str(ROOT), *(str(ROOT / p) for p in paths)])},
         capture_output=True,
         text=True,
         timeout=240,
@@ -56,6 +60,17 @@ def test_async_grpo(tmp_path: Path, processes: str) -> None:
     assert "2 updates from" in text
     assert any(value > 0 for value in numbers(text, "grad_norm"))
     assert numbers(text, "ratio")[0] == pytest.approx(1.0, abs=1e-3)
+
+
+def test_small_swe(tmp_path: Path) -> None:
+    """An update comes from sessions in the sandbox, each of which gets a line."""
+    places = ("examples/trainers/trl", "examples/trainers/shared")
+    text = output(tmp_path, "-m", "tests.trl.small_swe_example", str(tmp_path), paths=places)
+    assert "1 updates from" in text
+    lines = [json.loads(line) for line in (tmp_path / "sessions.jsonl").read_text().splitlines()]
+    scored = [line for line in lines if line["score"] is not None]
+    assert len(scored) >= 2
+    assert all(line["turns"] > 0 and line["low"] == 1 for line in scored[:2])
 
 
 def test_sync_grpo(tiny: Any, tmp_path: Path) -> None:

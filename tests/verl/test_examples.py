@@ -78,6 +78,43 @@ def test_each_configuration_makes_its_trainer(
     assert len(outputs) >= (2 if mode == "separate_async" else 1)
 
 
+@pytest.mark.parametrize("mode", ["sync", "separate_async"])
+def test_small_swe_configurations(tiny: Tiny, mode: str, tmp_path: Path) -> None:
+    """The tasks select the recording loop, which verl can load, and the linter has no findings."""
+    from hydra import compose, initialize_config_dir
+    from hydra.utils import get_class
+    from omegaconf import OmegaConf
+    from verl.trainer.ppo.v1 import get_trainer_cls
+
+    folder = ROOT / "examples" / "trainers"
+    done = subprocess.run(
+        [sys.executable, str(folder / "verl" / "prepare.py"), "--out", "data", "--updates", "1"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(folder / "shared")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    with initialize_config_dir(config_dir=str(folder / "verl"), version_base=None):
+        config = compose(
+            mode,
+            overrides=[
+                f"actor_rollout_ref.model.path={tiny.path}",
+                f"actor_rollout_ref.rollout.agent.agent_loop_config_path={folder}/verl/loops.yaml",
+            ],
+        )
+    whole = tmp_path / "whole.yaml"
+    OmegaConf.save(config, whole, resolve=True)
+    sys.path[:0] = [str(folder / "shared"), str(folder / "verl")]
+    try:
+        assert lint("verl", whole, [tmp_path / "data" / "train.parquet"]) == []
+        (entry,) = OmegaConf.load(folder / "verl" / "loops.yaml")
+        assert issubclass(get_class(entry["_target_"]), verl.TrajgymAgentLoop)
+    finally:
+        del sys.path[:2]
+    assert get_trainer_cls(config.trainer.v1.trainer_mode) is getattr(verl, TRAINERS[mode])
+
+
 def page() -> str:
     return (ROOT / "docs" / "verl.md").read_text()
 
