@@ -1,4 +1,4 @@
-"""Plot success by policy version and by time for all trainers, and print a summary of each.
+"""Plot success by policy version and by sessions for all trainers, and print a summary of each.
 
 python examples/trainers/curves.py --results RESULTS --out IMAGES
 """
@@ -20,7 +20,9 @@ NAMES = {
     "verl-async": "verl (asynchronous)",
 }
 _WINDOW = 5
-"""Versions, or parts of the time, over which a curve is averaged."""
+"""Versions over which a curve is averaged."""
+_SESSIONS = 144
+"""Sessions over which a curve is averaged."""
 
 
 def sessions(path: Path) -> list[dict[str, Any]]:
@@ -55,18 +57,14 @@ def by_version(read: list[dict[str, Any]], name: str) -> tuple[Any, Any, Any]:
     return np.array(at), np.array(means), np.array(halves)
 
 
-def by_time(read: list[dict[str, Any]], name: str, parts: int = 30) -> tuple[Any, Any]:
-    """Return seconds and running means of a measure, by the ends of sessions."""
-    ends = np.array([one["seconds"] for one in read])
-    values = np.array([float(one[name] or 0.0) for one in read])
-    edges = np.linspace(0, ends.max(), parts + 1)
-    at, means = [], []
-    for i in range(parts - _WINDOW + 1):
-        inside = (ends > edges[i]) & (ends <= edges[i + _WINDOW])
-        if inside.any():
-            at.append(edges[i + _WINDOW])
-            means.append(values[inside].mean())
-    return np.array(at), np.array(means)
+def by_sessions(read: list[dict[str, Any]], name: str) -> tuple[Any, Any]:
+    """Return numbers of ended sessions, and means of a measure over the last of them."""
+    ended = sorted(read, key=lambda one: one["seconds"])
+    values = np.array([float(one[name] or 0.0) for one in ended])
+    if len(values) < _SESSIONS:
+        return np.array([]), np.array([])
+    means = np.convolve(values, np.ones(_SESSIONS) / _SESSIONS, "valid")
+    return np.arange(_SESSIONS, len(values) + 1), means
 
 
 def summary(read: list[dict[str, Any]]) -> dict[str, Any]:
@@ -104,9 +102,9 @@ def main(given: argparse.Namespace) -> None:
             at, mean, half = by_version(read, measure)
             axis.plot(at, mean, color=f"C{i}", label=NAMES[name])
             axis.fill_between(at, mean - half, mean + half, color=f"C{i}", alpha=0.12)
-        axes[2].plot(*by_time(read, "score"), color=f"C{i}")
+        axes[2].plot(*by_sessions(read, "score"), color=f"C{i}")
     titles = ("success", "share of failing hidden cases fixed", "success")
-    labels = ("policy version of the first turn", "policy version of the first turn", "seconds")
+    labels = ("policy version of the first turn", "policy version of the first turn", "sessions")
     for axis, title, label in zip(axes, titles, labels, strict=True):
         axis.set_title(f"{title} of training sessions", fontsize=10)
         axis.set_xlabel(label)
