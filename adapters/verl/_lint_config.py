@@ -14,7 +14,7 @@ from trajgym.trajectory import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["Config", "rl_findings", "sft_findings"]
+__all__ = ["Config", "own_loops", "rl_findings", "sft_findings"]
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _DEFAULTS: dict[str, Any] = {
@@ -123,8 +123,7 @@ def _agent_loop(config: Config, default: str, names: set[str]) -> Iterator[LintF
             "rows without agent_name are run by verl's single-turn loop, which has no tools",
             f"set agent_name to {COLUMN!r} in the data (write_prompts does), or set {key}",
         )
-    path = config.get(f"{_ROLLOUT}.agent.agent_loop_config_path")
-    if path and COLUMN in _entries(Path(str(path))):
+    if COLUMN in own_loops(config):
         yield LintFinding(
             "registered-twice",
             f"{_ROLLOUT}.agent.agent_loop_config_path",
@@ -134,9 +133,11 @@ def _agent_loop(config: Config, default: str, names: set[str]) -> Iterator[LintF
         )
 
 
-def _entries(path: Path) -> set[str]:
+def own_loops(config: Config) -> set[str]:
+    """Return the names of the agent loops in the configuration's ``agent_loop_config_path``."""
+    path = config.get(f"{_ROLLOUT}.agent.agent_loop_config_path")
     try:
-        found = read_yaml(path)
+        found = read_yaml(Path(str(path))) if path else []
     except InvalidInput:
         return set()
     entries = found if isinstance(found, list) else []

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from trajgym.adapters._lint import LintFinding
+from trajgym.adapters.verl._lint_config import own_loops
 from trajgym.adapters.verl._settings import COLUMN, LoopSettings, Work, read_settings
 from trajgym.trajectory import InvalidInput, TrajgymError
 from trajgym.trajectory._internal import MissingExtra
@@ -105,8 +106,9 @@ def _tasks(file: Path, rows: list[dict[str, Any]], config: Config) -> Iterator[L
     except InvalidInput:
         settings = LoopSettings()  # reported by the check of the section
     checked: set[str] = set()
+    ours = {COLUMN, *own_loops(config)}
     for number, row in enumerate(rows):
-        if str(row.get("agent_name") or config.get(_DEFAULT)) != COLUMN and row.get(COLUMN):
+        if str(row.get("agent_name") or config.get(_DEFAULT)) not in ours and row.get(COLUMN):
             yield LintFinding(
                 "other-loop",
                 f"{file}: row {number}",

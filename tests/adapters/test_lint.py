@@ -177,14 +177,17 @@ def test_rows_that_a_stock_loop_would_run(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_registered_twice(tmp_path: Path) -> None:
-    """A YAML entry with the plug-in's own name is found; another name is fine."""
+    """A YAML entry with the plug-in's own name is found; another name is fine, also in the data."""
     entries = tmp_path / "loops.yaml"
     key = f"{ROLLOUT}.agent.agent_loop_config_path"
     entry = {"name": "trajgym", "_target_": "trajgym.adapters.verl.TrajgymAgentLoop"}
     entries.write_text(yaml.safe_dump([entry]))
     assert "registered-twice" in codes(tmp_path, {key: str(entries)})
     entries.write_text(yaml.safe_dump([entry | {"name": "mine"}]))
-    assert "registered-twice" not in codes(tmp_path, {key: str(entries)})
+    rows = pq.read_table(prompts(tmp_path)).to_pylist()
+    data = parquet(tmp_path, [row | {"agent_name": "mine"} for row in rows])
+    assert not {"registered-twice", "other-loop"} & set(codes(tmp_path, {key: str(entries)}, data))
+    assert "other-loop" in codes(tmp_path, {}, data)
 
 
 @pytest.mark.parametrize(
