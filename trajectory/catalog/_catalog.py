@@ -191,7 +191,7 @@ class Catalog(Closing):
             "coalesce(sum(completion_tokens), 0) AS tokens, coalesce(sum(exact), 0) AS exact, "
             "coalesce(sum(calls), 0) AS calls, coalesce(sum(failed_calls), 0) AS failed_calls, "
             "coalesce(sum(seconds), 0) AS seconds, coalesce(sum(images), 0) AS images, "
-            "min(created) AS created FROM sessions"
+            "count(reward) AS rewarded, min(created) AS created FROM sessions"
         )
         (groups,) = self._query(
             "SELECT count(*) AS groups, coalesce(sum(sealed), 0) AS sealed FROM groups"

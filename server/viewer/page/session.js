@@ -236,7 +236,7 @@ export async function sessionView(run, id, query, shell) {
         columns.filter(column => column.problem).map(column => h("div", { class: "worth-row dim", title: column.problem }, h("span", {}, column.name), h("span", {}, ""), h("span", { class: "number" }, "none"))),
         button("Choose derivers", () => { show("rewards"); choice.element.open = true; }, { class: "link" })),
       h("section", {}, h("h3", {}, "Turn"), h("dl", { class: "facts" }, facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, String(value))]))),
-      signals.length > 0 && h("section", {}, h("h3", {}, "Signals"), h("dl", { class: "facts" }, signals.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, (typeof value === "string" ? value : JSON.stringify(value)).slice(0, 800))]))));
+      signals.length > 0 && h("section", {}, h("h3", {}, "Signals"), h("dl", { class: "facts" }, signals.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, (typeof value === "string" ? value : typeof value === "number" ? fixed(value, 5) : JSON.stringify(value)).slice(0, 800))]))));
   }
 
   // Search --------------------------------------------------------------------------------------
