@@ -69,7 +69,11 @@ export async function sessionView(run, id, query, shell) {
   }
 
   function refreshValues() {
-    if (state.tab === "rewards" || state.tab === "tree") drawMain();
+    if (state.tab === "rewards" || state.tab === "tree") {
+      const focused = document.activeElement?.classList.contains("tree-frame");
+      drawMain();
+      if (focused) main.querySelector(".tree-frame")?.focus();
+    }
     for (const card of main.querySelectorAll(".turn[data-built]")) chips(card);
     inspect();
     drawOutline();
