@@ -88,9 +88,9 @@ def translated(path: Path) -> Iterator[None]:
 def connect_writer(path: Path, *, power_safe: bool) -> sqlite3.Connection:
     """Open or create the file for writing. The caller holds the lock."""
     with translated(path):
-        _check_length(path)
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
+            _check_length(connection, path)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {'FULL' if power_safe else 'NORMAL'}")
             connection.execute("PRAGMA wal_autocheckpoint = 4000")
@@ -112,7 +112,6 @@ def connect_reader(path: Path) -> sqlite3.Connection:
     if not path.is_file():
         raise StoreError(f"{path}: no such store")
     with translated(path):
-        _check_length(path)
         uri = f"{path.resolve().as_uri()}?mode=ro"
         try:
             return _opened(uri, path)
@@ -130,6 +129,7 @@ def connect_reader(path: Path) -> sqlite3.Connection:
 def _opened(uri: str, path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     try:
+        _check_length(connection, path)
         _check_version(connection, path)
     except BaseException:
         connection.close()
@@ -158,7 +158,7 @@ def _tables(connection: sqlite3.Connection) -> int:
     return int(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
 
 
-def _check_length(path: Path) -> None:
+def _check_length(connection: sqlite3.Connection, path: Path) -> None:
     """Refuse a truncated file; SQLite itself would fail only when it reads the missing pages.
 
     Pages that the header counts may be missing from the file while they are in the write-ahead
@@ -166,7 +166,7 @@ def _check_length(path: Path) -> None:
     been killed half-way. SQLite reads these pages from the log.
     """
     for _ in range(2):  # again, in case a checkpoint finished between the two measurements
-        length, expected = _lengths(path)
+        length, expected = _lengths(connection, path)
         if length >= expected or _log_length(path):
             return
     raise _truncated(path, length, expected)
@@ -177,7 +177,7 @@ def _take_over_log(connection: sqlite3.Connection, path: Path) -> None:
     if not _log_length(path):
         return
     busy, pages, copied = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-    length, expected = _lengths(path)
+    length, expected = _lengths(connection, path)
     if not busy and pages == copied and length < expected:
         raise _truncated(path, length, expected)
 
@@ -189,8 +189,24 @@ def _truncated(path: Path, length: int, expected: int) -> StoreCorrupt:
     )
 
 
-def _lengths(path: Path) -> tuple[int, int]:
-    """Return the file's length, and the length that its header states."""
+def _lengths(connection: sqlite3.Connection, path: Path) -> tuple[int, int]:
+    """Return the file's length, and the length that its header states.
+
+    The file is not opened for it: closing it would release the locks (``fcntl``) of all connections
+    of this process, and a writer elsewhere would then delete the log that they read.
+    """
+    try:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        size = connection.execute("PRAGMA page_size").fetchone()[0]
+    except sqlite3.OperationalError:
+        raise
+    except sqlite3.DatabaseError:
+        return _lengths_of_damaged(path)
+    return path.stat().st_size, pages * size
+
+
+def _lengths_of_damaged(path: Path) -> tuple[int, int]:
+    """Return the same of a file that SQLite refuses, from its bytes."""
     if not path.exists() or path.stat().st_size == 0:
         return 0, 0
     with path.open("rb") as file:

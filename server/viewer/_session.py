@@ -114,7 +114,6 @@ def describe_turn(turn: Turn, *, longest: int | None = LONG) -> dict[str, Any]:
         "marks": [{"points": m.points, "label": m.label, "area": m.area} for m in marks],
         "screen": screen,
         "area": area_after(turn),
-        "digest": turn_digest(turn),
     }
 
 

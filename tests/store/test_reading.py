@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -132,3 +134,38 @@ def test_listings_say_what_the_sessions_say(tmp_path: Path) -> None:
         assert [line.passed for line in lines] == [o is not None and o.passed for o in outcomes]
         assert {line.turns for line in lines if line.session == "a3"} == {3}
     assert {str(line.status) for line in lines if line.attempt == 0} >= {"interrupted"}
+
+
+READER = """
+import sys
+from trajgym.trajectory import FollowedRun, Run
+followed = FollowedRun(sys.argv[1])
+print(len(followed.poll().sessions), flush=True)
+with Run(sys.argv[1]) as run:  # and closes it again
+    print(len(list(run.summaries())), flush=True)
+sys.stdin.readline()
+print(len(followed.poll().sessions), flush=True)
+with Run(sys.argv[1]) as run:
+    print(len(list(run.summaries())), flush=True)
+"""
+
+
+def test_readers_elsewhere_outlive_the_writer(tmp_path: Path) -> None:
+    """A process that has a run open, and opened it once more, reads on after the writer closed."""
+    path = tmp_path / "run"
+    with Store(path) as store:
+        for k in range(20):
+            store.begin_session(record(f"s{k}")).wait()
+        reader = subprocess.Popen(
+            [sys.executable, "-c", READER, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert reader.stdout is not None
+        assert [int(reader.stdout.readline()) for _ in range(2)] == [20, 20]
+        store.begin_session(record("last")).wait()
+    with Store(path) as store:
+        store.begin_session(record("next")).wait()
+    said, _ = reader.communicate("go on\n", timeout=120)
+    assert said.split() == ["2", "22"]

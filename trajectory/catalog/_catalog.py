@@ -140,6 +140,7 @@ class Catalog(Closing):
         self._writing, self._reading = threading.Lock(), threading.Lock()
         self._closed = False
         self._facets: tuple[int, dict[str, Any]] | None = None
+        self._totals: tuple[int, dict[str, Any]] | None = None
         try:
             self._reader = open_reader(self.path)
         except BaseException:
@@ -184,6 +185,12 @@ class Catalog(Closing):
 
     def totals(self) -> dict[str, Any]:
         """Return the counts of the whole run: sessions, attempts, scored, solved, turns, ..."""
+        revision = self.progress().revision
+        if self._totals is None or self._totals[0] != revision:
+            self._totals = revision, self._count()
+        return self._totals[1]
+
+    def _count(self) -> dict[str, Any]:
         (row,) = self._query(
             "SELECT count(*) AS sessions, coalesce(sum(attempts), 0) AS attempts, "
             "coalesce(sum(scored), 0) AS scored, coalesce(sum(solved), 0) AS solved, "
@@ -191,7 +198,7 @@ class Catalog(Closing):
             "coalesce(sum(completion_tokens), 0) AS tokens, coalesce(sum(exact), 0) AS exact, "
             "coalesce(sum(calls), 0) AS calls, coalesce(sum(failed_calls), 0) AS failed_calls, "
             "coalesce(sum(seconds), 0) AS seconds, coalesce(sum(images), 0) AS images, "
-            "min(created) AS created FROM sessions"
+            "count(reward) AS rewarded, min(created) AS created FROM sessions"
         )
         (groups,) = self._query(
             "SELECT count(*) AS groups, coalesce(sum(sealed), 0) AS sealed FROM groups"
@@ -225,10 +232,22 @@ class Catalog(Closing):
         where, values = _where(chosen or SessionFilter())
         direction = "DESC" if descending else "ASC"
         order = f"{_ORDER[sort]} {direction} NULLS LAST, key {direction}"
-        (count,) = self._query(f"SELECT count(*) AS n FROM sessions{where}", *values)  # noqa: S608
-        sql = f"SELECT * FROM sessions{where} ORDER BY {order} LIMIT ? OFFSET ?"  # noqa: S608
-        rows = self._query(sql, *values, limit, offset)
-        return Page(count["n"], rows)
+        # Only keys are sorted; whole rows would be several times as slow. A condition that reads
+        # another table is evaluated once, for the page and the total together.
+        once = bool(chosen and (chosen.text or chosen.tool))
+        total = ", count(*) OVER () AS n" if once else ""
+        sql = f"SELECT key{total} FROM sessions{where} ORDER BY {order} LIMIT ? OFFSET ?"  # noqa: S608
+        page = self._query(sql, *values, limit, offset)
+        if once and page:
+            n = page[0]["n"]
+        else:
+            n = self._query(f"SELECT count(*) AS n FROM sessions{where}", *values)[0]["n"]  # noqa: S608
+        return Page(n, self._rows([row["key"] for row in page]))
+
+    def _rows(self, keys: list[int]) -> list[dict[str, Any]]:
+        sql = f"SELECT * FROM sessions WHERE key IN ({', '.join('?' * len(keys))})"  # noqa: S608
+        found = {row["key"]: row for row in self._query(sql, *keys)}
+        return [found[key] for key in keys if key in found]
 
     def find(self, start: str) -> str:
         """Return the id of the session with this id, or with this unique start of its id.

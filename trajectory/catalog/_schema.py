@@ -98,6 +98,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
         uri, uri=True, isolation_level=None, check_same_thread=False, timeout=60
     )
     connection.row_factory = sqlite3.Row
+    connection.execute("PRAGMA cache_size = -65536")  # KiB: lists of large runs read all sessions
     return connection
 
 

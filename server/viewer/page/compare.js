@@ -62,6 +62,7 @@ export async function groupView(run, id, query, shell) {
     try { values = derivers.length && group.attempts.length ? await get(["runs", run, "groups", id, "values"], { with: derivers }) : []; } catch (error) { shell.problem(error); }
   }
 
+  const worthShown = () => (values.length ? by : "");
   const valueOf = (name, one, index) => values.find(found => found.name === name)?.sessions?.[one.session]?.[index];
 
   function drawHead() {
@@ -76,13 +77,14 @@ export async function groupView(run, id, query, shell) {
       scores.length > 1 && spread < 1e-12 && h("span", { class: "note" }, "all scores are equal: no group-relative advantage"),
       left.length > 0 && h("span", {}, `left: ${left.map(member => `sample ${member.sample} (${member.left})`).join(", ")}`)));
     const names = values.filter(one => one.sessions).map(one => one.name);
-    if (by && by !== "tool" && !names.includes(by)) by = "";
+    if (by && values.length && !names.includes(by)) by = "";
     put(colours, h("option", { value: "" }, "colour by tool"), ...names.map(name => h("option", { value: name }, `colour by ${name}`)));
-    colours.value = by;
+    colours.value = worthShown();
   }
 
   // An icicle: one lane for each attempt; a turn that several share spans their lanes.
   function drawMap() {
+    const by = worthShown(); // until there are values, the tools
     const order = ordered();
     const deepest = Math.max(1, ...order.map(one => one.turns.length));
     const width = Math.max(26, Math.min(110, Math.floor((Math.max(480, map.clientWidth || 900) - NAMES - 190) / deepest)));

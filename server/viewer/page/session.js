@@ -7,7 +7,7 @@ import { columnsOf, barOf, deriverChoice, rewardTable, termsOf } from "./rewards
 import { highlight, wordsOf } from "./text.js";
 import { tokenView } from "./tokens.js";
 import { drawTree } from "./tree.js";
-import { deedOf, endingOf, failed, searchText, titleOf, turnBody, turnFacts } from "./turn.js";
+import { deedOf, endingOf, failed, searchText, textSize, titleOf, turnBody, turnFacts } from "./turn.js";
 
 const TABS = { conversation: "Conversation", tree: "Tree", rewards: "Rewards", tokens: "Tokens" };
 
@@ -69,8 +69,12 @@ export async function sessionView(run, id, query, shell) {
   }
 
   function refreshValues() {
-    if (state.tab === "rewards") drawMain();
-    for (const card of main.querySelectorAll(".turn")) chips(card);
+    if (state.tab === "rewards" || state.tab === "tree") {
+      const focused = document.activeElement?.classList.contains("tree-frame");
+      drawMain();
+      if (focused) main.querySelector(".tree-frame")?.focus();
+    }
+    for (const card of main.querySelectorAll(".turn[data-built]")) chips(card);
     inspect();
     drawOutline();
   }
@@ -114,22 +118,24 @@ export async function sessionView(run, id, query, shell) {
     card.dataset.built = "1";
     const turn = session.turns[Number(card.dataset.turn)];
     card.style.removeProperty("min-height");
-    card.querySelector(".turn-body").replaceChildren(...turnBody(turn, {
-      run, next: one => acting.get(one.index),
-      whole: async one => { session.turns[one.index] = await get(["runs", run, "sessions", id, "turns", one.index]); delete card.dataset.built; build(card); },
-    }));
+    put(card,
+      h("header", { class: "turn-head" }, h("span", { class: "turn-number" }, `${turn.index}`), turnFacts(turn), h("span", { class: "grow" }), h("span", { class: "chips" })),
+      h("div", { class: "turn-body" }, turnBody(turn, {
+        run, next: one => acting.get(one.index),
+        whole: async one => { session.turns[one.index] = await get(["runs", run, "sessions", id, "turns", one.index]); delete card.dataset.built; build(card); },
+      })));
+    chips(card);
     paint(card);
   }
 
   function cardOf(index) {
     const turn = session.turns[index];
-    const size = 90 + Math.min(900, searchText(turn).length / 6);
+    const size = 90 + Math.min(800, textSize(turn) / 6);
     return h("article", {
       class: `turn${turn.agent === "main" ? "" : " turn-agent"}`, id: `turn-${index}`, "data-turn": index, tabindex: "-1",
       "aria-label": `Turn ${index}: ${titleOf(turn)}`, style: { "min-height": `${size}px`, "--hue": hue(turn.agent) },
       onclick: () => setCurrent(index),
-    }, h("header", { class: "turn-head" }, h("span", { class: "turn-number" }, `${index}`), turnFacts(turn), h("span", { class: "grow" }), h("span", { class: "chips" })),
-    h("div", { class: "turn-body" }));
+    });
   }
 
   function chips(card) {
@@ -148,7 +154,7 @@ export async function sessionView(run, id, query, shell) {
     quiet = Date.now() + 900;
     put(main, h("div", { class: "turns" }, cards.length ? cards : h("p", { class: "nothing" }, "No turn has been recorded yet."),
       attempt && attempt.status !== "running" && endingOf(attempt), attempt?.status === "running" && h("p", { class: "nothing" }, "The session is running; turns appear as they are recorded.")));
-    for (const card of cards) { chips(card); builder.observe(card); reader.observe(card); }
+    for (const card of cards) { builder.observe(card); reader.observe(card); }
     main.querySelector(`#turn-${current}`)?.classList.add("is-current");
   }
 
@@ -156,18 +162,21 @@ export async function sessionView(run, id, query, shell) {
     const open = index => { show("conversation"); goTo(index); };
     if (state.tab === "conversation") drawConversation();
     else if (state.tab === "tree") {
-      const tree = drawTree(session, { chosen: state.turn ?? path()[0], select: index => { setCurrent(index); tree.mark(index); }, open });
+      const led = leading();
+      const largest = led ? Math.max(...led.turns.map(part => Math.abs(part.value)), 1e-9) : 1;
+      const tree = drawTree(session, { worth: led && (index => (led.turns[index]?.value ?? 0) / largest), worthOf: led?.name, chosen: state.turn ?? path()[0], select: index => { setCurrent(index); tree.mark(index); }, open });
       put(main, tree);
       if (session.turns.length) queueMicrotask(() => { tree.mark(state.turn ?? path()[0]); setCurrent(state.turn ?? path()[0]); });
     } else if (state.tab === "rewards") put(main, h("div", { class: "padded" }, choice.element, rewardTable(session, path(), columns, { open })));
     else put(main, h("div", { class: "padded" }, tokenView(session, path(), { root: main, run, mode: state.mode, texts: shell.texts, open, changed: mode => { state.mode = mode; save(); } })));
   }
 
+  // The values that the outline and the tree show: the first advantages, else the first values.
+  const leading = () => columns.find(column => column.turns && column.kind === "advantages") ?? columns.find(column => column.turns);
+
   function drawOutline() {
-    const largest = columns.filter(c => c.turns).map(c => Math.max(...c.turns.map(part => Math.abs(part.value)), 0));
-    const at = columns.findIndex(c => c.turns && c.kind === "advantages");
-    const lead = at >= 0 ? at : columns.findIndex(c => c.turns);
-    const led = lead >= 0 ? columns[lead] : null;
+    const led = leading();
+    const most = led ? Math.max(...led.turns.map(part => Math.abs(part.value)), 0) : 0;
     const top = outline.scrollTop;
     put(outline, led && h("div", { class: "outline-head dim" }, led.name), ...path().map(index => {
       const turn = session.turns[index];
@@ -175,7 +184,7 @@ export async function sessionView(run, id, query, shell) {
       return h("button", {
         type: "button", class: `outline-turn${failed(turn) ? " has-failed" : ""}${turn.agent === "main" ? "" : " of-agent"}`, "data-turn": index, tabindex: "-1",
         style: { "--hue": hue(turn.agent) }, "aria-current": index === current ? "true" : null, onclick: () => (state.tab === "conversation" ? goTo(index) : pick(index)),
-      }, h("span", { class: "outline-number" }, index), h("span", { class: "outline-title", title: deedOf(turn) }, deedOf(turn)), part && barOf(part.value, largest[columns.indexOf(led)]));
+      }, h("span", { class: "outline-number" }, index), h("span", { class: "outline-title", title: deedOf(turn) }, deedOf(turn)), part && barOf(part.value, most));
     }));
     outline.scrollTop = top;
   }
@@ -231,7 +240,7 @@ export async function sessionView(run, id, query, shell) {
         columns.filter(column => column.problem).map(column => h("div", { class: "worth-row dim", title: column.problem }, h("span", {}, column.name), h("span", {}, ""), h("span", { class: "number" }, "none"))),
         button("Choose derivers", () => { show("rewards"); choice.element.open = true; }, { class: "link" })),
       h("section", {}, h("h3", {}, "Turn"), h("dl", { class: "facts" }, facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, String(value))]))),
-      signals.length > 0 && h("section", {}, h("h3", {}, "Signals"), h("dl", { class: "facts" }, signals.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, (typeof value === "string" ? value : JSON.stringify(value)).slice(0, 800))]))));
+      signals.length > 0 && h("section", {}, h("h3", {}, "Signals"), h("dl", { class: "facts" }, signals.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, (typeof value === "string" ? value : typeof value === "number" ? fixed(value, 5) : JSON.stringify(value)).slice(0, 800))]))));
   }
 
   // Search --------------------------------------------------------------------------------------
@@ -293,7 +302,7 @@ export async function sessionView(run, id, query, shell) {
   }
 
   draw();
-  derive();
+  setTimeout(derive, 40); // after the conversation can be read
 
   return {
     element,
@@ -318,7 +327,7 @@ export async function sessionView(run, id, query, shell) {
       drawHead();
       if (state.tab === "conversation" && session.attempts[state.attempt]?.status === "running" && known) {
         const list = main.querySelector(".turns");
-        for (const index of path().slice(known)) { const card = cardOf(index); list.insertBefore(card, list.lastElementChild); builder.observe(card); reader.observe(card); chips(card); }
+        for (const index of path().slice(known)) { const card = cardOf(index); list.insertBefore(card, list.lastElementChild); builder.observe(card); reader.observe(card); }
         const last = main.querySelector(`#turn-${path()[known - 1]}`);
         if (last) { delete last.dataset.built; build(last); }
       } else {

@@ -129,6 +129,9 @@ export async function sessionsView(run, query, shell) {
     known = await get(["runs", run, "facets"]);
     drawFacets();
     put(top, summary(shell.overview, run));
+    const { tokens, rewarded } = shell.overview?.totals ?? {};
+    list.element.classList.toggle("no-tokens", tokens === 0);
+    list.element.classList.toggle("no-rewards", rewarded === 0);
   }
 
   drawHeader();

@@ -2,14 +2,15 @@
 
 import { button, count, h } from "./dom.js";
 
-const FOLD = 22;
+const FOLD = 22; // lines that are shown of a long text
+const MOST = FOLD + 6; // lines that are shown whole
 
 // Message text: fenced code becomes blocks; `code` and **strong** are marked. Nothing else is interpreted.
 export function prose(text) {
   const found = [];
   const parts = text.split(/^```([^\n`]*)\n([\s\S]*?)(?:^```[ \t]*$|(?![\s\S]))/m);
   for (let at = 0; at < parts.length; at += 3) {
-    if (parts[at].trim()) found.push(h("div", { class: "prose" }, inline(parts[at].replace(/^\n+|\n+$/g, ""))));
+    if (parts[at].trim()) found.push(foldable(h("div", { class: "prose" }), parts[at].replace(/^\n+|\n+$/g, "").split("\n"), lines => inline(lines.join("\n"))));
     if (parts[at + 2] !== undefined) found.push(block(parts[at + 2].replace(/\n$/, "")));
   }
   return found;
@@ -24,25 +25,24 @@ function inline(text) {
 }
 
 // Output or code: diffs coloured, more than a screen of it folded.
-export function block(text, { more = null, label = "" } = {}) {
+export function block(text, { label = "" } = {}) {
   const lines = text.split("\n");
-  const folded = lines.length > FOLD + 6;
-  const body = h("pre", { tabindex: folded ? "0" : null });
-  const draw = all => body.replaceChildren(...coloured(all ? lines : lines.slice(0, FOLD)));
-  draw(!folded);
-  const frame = h("div", { class: "block" }, label && h("div", { class: "block-label" }, label), body);
-  if (folded) {
-    let open = false;
-    const toggle = button("", () => { open = !open; draw(open); said(); }, { class: "fold", "aria-expanded": "false" });
-    const said = () => {
-      toggle.textContent = open ? "Show less" : `Show all ${count(lines.length)} lines`;
-      toggle.setAttribute("aria-expanded", String(open));
-    };
-    said();
-    frame.append(toggle);
-  }
-  if (more) frame.append(button(`${count(more.cut)} characters are left out: load them`, more.load, { class: "fold" }));
-  return frame;
+  return h("div", { class: "block" }, label && h("div", { class: "block-label" }, label), foldable(h("pre", { tabindex: lines.length > MOST ? "0" : null }), lines, coloured));
+}
+
+// An element with the first lines, and a button that shows all of them if there are many.
+function foldable(body, lines, render) {
+  const draw = all => body.replaceChildren(...render(all ? lines : lines.slice(0, FOLD)));
+  draw(lines.length <= MOST);
+  if (lines.length <= MOST) return body;
+  let open = false;
+  const toggle = button(`Show all ${count(lines.length)} lines`, () => {
+    open = !open;
+    draw(open);
+    toggle.textContent = open ? "Show less" : `Show all ${count(lines.length)} lines`;
+    toggle.setAttribute("aria-expanded", String(open));
+  }, { class: "fold", "aria-expanded": "false" });
+  return h("div", {}, body, toggle);
 }
 
 // Lines of a unified diff, wherever in the text it is; its headers say how long it is.

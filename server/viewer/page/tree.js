@@ -1,7 +1,7 @@
 // The session tree as a drawing: time runs to the right, rival attempts and sub-agents below.
 
 import { h, hue, s, kindOf } from "./dom.js";
-import { EDGES, failed, titleOf } from "./turn.js";
+import { EDGES, deedOf, failed, titleOf } from "./turn.js";
 
 const STEP = 54;
 const LANE = 46;
@@ -37,7 +37,7 @@ export function layout(turns) {
 // The branch that goes on straight: what continues, then what returns or was rewritten.
 const rank = turn => (turn.role.startsWith("side") ? 5 : { continue: 0, return: 1, rewrite: 1, spawn: 3, alternative: 4 }[turn.edge]);
 
-export function drawTree(session, { chosen, select, open }) {
+export function drawTree(session, { chosen, select, open, worth, worthOf }) {
   const { turns, attempts } = session;
   if (!turns.length) return h("p", { class: "nothing" }, "No turn has been recorded.");
   const { places, children, lanes, depth } = layout(turns);
@@ -68,13 +68,14 @@ export function drawTree(session, { chosen, select, open }) {
       ? s("rect", { x: -6, y: -6, width: 12, height: 12, transform: "rotate(45)" })
       : turn.agent === "main" ? s("circle", { r: 10 }) : s("rect", { x: -9, y: -9, width: 18, height: 18, rx: 4 });
     const name = titleOf(turn);
+    const value = worth?.(turn.index) ?? 0;
     return s("g", {
-      class: `tree-node${turn.agent === "main" ? "" : " tree-agent"}${failed(turn) ? " tree-failed" : ""}`,
-      transform: `translate(${x} ${y})`, role: "treeitem", id: `tree-${turn.index}`, style: { "--hue": hue(turn.agent) },
+      class: `tree-node${turn.agent === "main" ? "" : " tree-agent"}${failed(turn) ? " tree-failed" : ""}${value > 1e-9 ? " tree-good" : value < -1e-9 ? " tree-bad" : ""}`,
+      transform: `translate(${x} ${y})`, role: "treeitem", id: `tree-${turn.index}`, style: { "--hue": hue(turn.agent), "--strength": Math.abs(worth?.(turn.index) ?? 0) },
       "aria-selected": "false", "aria-level": places[turn.index].x + 1,
       "aria-label": `turn ${turn.index}, ${turn.edge}, ${turn.agent}, ${name}`,
       onclick: () => select(turn.index), ondblclick: () => open(turn.index),
-    }, s("title", {}, `turn ${turn.index}: ${name}${turn.edge === "continue" ? "" : `\n${EDGES[turn.edge]}`}`),
+    }, s("title", {}, `turn ${turn.index}: ${deedOf(turn)}${turn.edge === "continue" ? "" : `\n${EDGES[turn.edge]}`}`),
     s("circle", { r: 17, class: "tree-hit" }), shape,
     s("text", { class: "tree-number", y: 3.5 }, turn.index),
     s("text", { class: "tree-label", y: 24 }, name.length > 8 ? `${name.slice(0, 7)}…` : name));
@@ -124,6 +125,7 @@ export function drawTree(session, { chosen, select, open }) {
   const legend = h("div", { class: "legend" },
     Object.entries(EDGES).filter(([edge]) => kinds.has(edge)).map(([edge, means]) => h("span", {}, s("svg", { width: 26, height: 10, "aria-hidden": "true" }, s("path", { d: "M 1 5 L 25 5", class: `tree-edge tree-${edge}` })), means)),
     turns.some(turn => turn.role.startsWith("side")) && h("span", {}, "◇ a side call"),
+    worthOf && h("span", {}, h("span", { class: "swatch swatch-good" }), h("span", { class: "swatch swatch-bad" }), ` ${worthOf}`),
     h("span", { class: "dim" }, "Arrow keys move, Enter opens the turn."));
   return Object.assign(h("div", { class: "tree-view" }, frame, legend), { mark: index => { here = index; mark(index); } });
 }

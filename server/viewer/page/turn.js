@@ -39,6 +39,9 @@ export function searchText(turn) {
   return [...messages.map(textOf), turn.message.reasoning?.text ?? "", ...calls].join("\n").toLowerCase();
 }
 
+// How much text a turn has, without putting it together.
+export const textSize = turn => [...turn.context, turn.message, ...turn.observation].reduce((sum, message) => message.parts.reduce((n, part) => n + (part.text?.length ?? 400), sum), 0);
+
 export const failed = turn => turn.calls.some(call => ["error", "invalid", "timeout"].includes(call.status));
 
 // The head of a turn: which, of whom, how long, on which tokens.
