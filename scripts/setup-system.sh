@@ -35,3 +35,4 @@ if [ -x .venv/bin/python ]; then
 fi
 scripts/desktop-image.sh
 scripts/gui-image.sh
+scripts/browsergym-image.sh

@@ -90,6 +90,14 @@ PAGES = {
     "reload-often": "<button>b</button><script>setInterval(() => location.reload(), 20)</script>",
     "ping": "<script>location = '/pong'</script>",
     "pong": "<script>location.replace('/ping')</script>",
+    "map": """<div style="height:900px">far</div><canvas id=c width=100 height=100></canvas>
+        <map name=m><area shape=rect coords='0,0,50,50' href='#area' alt='Corner'>
+        <area shape=circle coords='75,75,20' href='#round' alt='Round'></map>
+        <img id=i usemap=#m width=100 height=100><script>i.src = c.toDataURL()</script>""",
+    "framed-map": """<p>above<iframe src=/map onload="this.contentWindow.onhashchange = e =>
+        document.title = e.newURL.slice(e.newURL.indexOf('#'))"></iframe>""",
+    "popups": """<button onclick="for (let i = 0; i < 14; i++) window.open('/other?' + i)">Open
+        </button>""",
     "pushes": "<p>p<script>setInterval(() => history.pushState({}, '', '?' + Math.random()), 1)"
     "</script>",
     "hash-often": "<p>h<script>setInterval(() => location.hash = Math.random(), 1)</script>",
@@ -497,6 +505,34 @@ async def test_a_crash_is_a_turn_when_no_more_tabs_may_be_opened(box: Sandbox) -
         assert "reloaded" in await event(browser, look, "crash")
         look = await browser.look()
         assert (len(look.tabs), look.url) == (8, "http://pages.test/events")
+
+
+async def test_areas_of_image_maps_are_clicked(browser: Browser) -> None:
+    """Areas have places on their image, and are clicked at their middle."""
+    look = await at(browser, "map")
+    for name in ("Corner", "Round"):
+        look = await browser.act([Click(item(look, "link", name))], boxes=True)
+        assert look.errors == ("",)
+        assert look.url.endswith(f"#{ {'Corner': 'area'}.get(name, 'round') }")
+    framed = await at(browser, "framed-map")
+    look = await browser.act([Click(item(framed, "link", "Round"))])
+    assert (look.errors, look.title) == (("",), "#round")
+    look = await at(browser, "map")
+    look = await browser.act([Click(item(look, "link", "Round"))], boxes=True)
+    left, _, width, height = next(one.box for one in look.elements if one.name == "Round")
+    image = next(one.box for one in look.elements if one.role == "image")
+    assert (left - image[0], width, height) == (55, 40, 40)
+    assert {"Corner", "Round"} <= {one.name for one in look.elements if one.id in look.boxes}
+
+
+async def test_many_tabs_at_once_are_bounded(box: Sandbox) -> None:
+    """Tabs that a page opens at the same time count, too."""
+    async with Browser(box, pages=PAGES) as browser:
+        look = await at(browser, "popups")
+        look = await browser.act([Click(item(look, "button", "Open"))])
+        while not any("it was closed" in one.text for one in look.events):
+            look = await browser.act([Wait(0.1)])
+        assert len(look.tabs) <= 8
 
 
 async def test_elements_in_shadow_trees_are_clicked(browser: Browser) -> None:

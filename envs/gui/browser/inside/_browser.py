@@ -204,10 +204,7 @@ class Browser:
 
     async def _adopt(self, page: Page) -> None:
         if len(self.tabs) >= MAX_TABS:
-            self.note("tab", f"a page opened a new tab, but {MAX_TABS} were open; it was closed")
-            self._none_opens()
-            with contextlib.suppress(Exception):
-                await page.close()
+            await self._refuse(page)
             return
         tab: Tab | None = None
         page.on("dialog", lambda dialog: self._dialog(tab, dialog))
@@ -227,11 +224,21 @@ class Browser:
         page.on("close", lambda _: self._closed(tab))
         if page.is_closed():
             return
+        if len(self.tabs) >= MAX_TABS:  # others were registered in the meantime
+            await self._refuse(page)
+            return
         self._none_opens()
         self.tabs.append(tab)
         self.active = len(self.tabs) - 1
         if len(self.tabs) > 1:
             self.note("tab", f"tab {self.active} was opened and is active")
+
+    async def _refuse(self, page: Page) -> None:
+        """Close a tab that a page opened when the maximum number was open."""
+        self.note("tab", f"a page opened a new tab, but {MAX_TABS} were open; it was closed")
+        self._none_opens()
+        with contextlib.suppress(Exception):
+            await page.close()
 
     def _metrics(self) -> dict[str, Any]:
         size = {"width": self.settings.width, "height": self.settings.height}

@@ -67,23 +67,28 @@ async def centre_of(browser: Browser, name: str) -> tuple[float, float]:
     Raises:
         Refused: the element is gone, has no size, or is covered.
     """
+    handle = await _object(browser, name)
+    area = await _call(browser, handle, scripts.AREA_MIDDLE)
+    x, y = area or await _middle(browser, name)
+    over = await _cover(browser, handle, x, y)
+    if over:
+        raise Refused(f"element [{name}] is covered by {over}")
+    return x, y
+
+
+async def _middle(browser: Browser, name: str) -> tuple[float, float]:
     from playwright.async_api import Error
 
-    handle = await _object(browser, name)
     session, node = browser.tab.session, _node(browser, name)
     try:
         await session.send("DOM.scrollIntoViewIfNeeded", {"backendNodeId": node})
         quads = (await session.send("DOM.getContentQuads", {"backendNodeId": node}))["quads"]
     except Error as error:
         raise Refused(f"element [{name}] is not visible") from error
-    areas = [quad for quad in quads if _area(quad) >= 1]
+    areas = [quad for quad in quads if _size(quad) >= 1]
     if not areas:
         raise Refused(f"element [{name}] is not visible: it has no size")
-    x, y = sum(areas[0][0::2]) / 4, sum(areas[0][1::2]) / 4
-    over = await _cover(browser, handle, x, y)
-    if over:
-        raise Refused(f"element [{name}] is covered by {over}")
-    return x, y
+    return sum(areas[0][0::2]) / 4, sum(areas[0][1::2]) / 4
 
 
 async def _cover(browser: Browser, handle: str, x: float, y: float) -> str:
@@ -112,7 +117,7 @@ async def _cover(browser: Browser, handle: str, x: float, y: float) -> str:
     return str(answer["result"].get("value") or "")
 
 
-def _area(quad: list[float]) -> float:
+def _size(quad: list[float]) -> float:
     width = max(quad[0::2]) - min(quad[0::2])
     height = max(quad[1::2]) - min(quad[1::2])
     return width * height

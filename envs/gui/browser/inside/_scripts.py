@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "AREA_MIDDLE",
     "CARET",
     "CHECKED",
     "COVERED",
@@ -13,6 +14,32 @@ __all__ = [
     "SEEDED",
     "SELECT",
 ]
+
+AREA_MIDDLE = """
+function () {
+  if (this.tagName !== 'AREA') return null;
+  const map = this.closest('map');
+  const image = map && [...this.getRootNode().querySelectorAll('img[usemap],object[usemap]')].find(
+    one => one.useMap === '#' + map.name);
+  const at = this.coords.split(',').map(Number);
+  if (!image || at.length < 3) return null;
+  image.scrollIntoView({block: 'center', inline: 'center', behavior: 'instant'});
+  const box = image.getBoundingClientRect();
+  const mean = from => {
+    const some = at.length === 3 ? [at[from]] : at.filter((_, i) => i % 2 === from);
+    return some.reduce((sum, one) => sum + one, 0) / some.length;
+  };
+  let x = box.x + image.clientLeft + mean(0), y = box.y + image.clientTop + mean(1);
+  for (let view = this.ownerDocument.defaultView; view !== view.top; view = view.parent) {
+    const frame = view.frameElement;
+    if (!frame) return null;  // of another origin
+    x += frame.getBoundingClientRect().x + frame.clientLeft;
+    y += frame.getBoundingClientRect().y + frame.clientTop;
+  }
+  return [x, y];
+}
+"""
+"""Scrolls the image of an area into view; returns the middle of the area in the view, or null."""
 
 CARET = """
 (() => {

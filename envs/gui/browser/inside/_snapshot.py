@@ -243,7 +243,41 @@ def _place(
         if index in inner:
             edge = (_pixels(said[1]), _pixels(said[2])) if len(said) > 2 else (0.0, 0.0)
             frames.append((inner[index], (x + left + edge[0], y + top + edge[1])))
+    _place_areas(nodes)
     return frames
+
+
+def _place_areas(nodes: list[Node]) -> None:
+    """Give the areas of image maps, which are not laid out, their places on the images."""
+    images = {
+        node.attributes["usemap"].removeprefix("#"): node.box
+        for node in nodes
+        if node.box is not None and node.attributes.get("usemap")
+    }
+    for node in nodes:
+        if not images or node.tag != "AREA":
+            continue
+        above = node.parent
+        while above is not None and above.tag != "MAP":
+            above = above.parent
+        image = images.get(above.attributes.get("name", "")) if above is not None else None
+        sides = _sides(node.attributes)
+        if image is not None and sides is not None:
+            left, top, right, bottom = sides
+            node.box = (image[0] + left, image[1] + top, right - left, bottom - top)
+
+
+def _sides(attributes: dict[str, str]) -> tuple[float, float, float, float] | None:
+    """Return left, top, right and bottom of an area within its image; None if it has none."""
+    at = [_pixels(part.strip()) for part in attributes.get("coords", "").split(",")]
+    if attributes.get("shape", "rect").lower().startswith("circ"):
+        if len(at) != 3:
+            return None
+        return at[0] - at[2], at[1] - at[2], at[0] + at[2], at[1] + at[2]
+    if len(at) < 4:
+        return None
+    sides = min(at[0::2]), min(at[1::2]), max(at[0::2]), max(at[1::2])
+    return sides if sides[2] - sides[0] >= 1 and sides[3] - sides[1] >= 1 else None
 
 
 def _pixels(style: str) -> float:
