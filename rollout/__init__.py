@@ -16,6 +16,8 @@ from trajgym.rollout._expansion import (
     SurprisalExpansion,
     TreeExpansion,
 )
+from trajgym.rollout._group_rules import Enough, Outdated
+from trajgym.rollout._interrupt import Interrupt
 from trajgym.rollout._local_policy import LocalPolicy
 from trajgym.rollout._policy import (
     AttemptPolicy,
@@ -50,13 +52,16 @@ __all__ = [
     "Capacity",
     "CollectReport",
     "ContextFull",
+    "Enough",
     "EntropyExpansion",
     "Expansion",
     "FakeEngine",
+    "Interrupt",
     "Limiter",
     "LocalPolicy",
     "OpenAIPolicy",
     "OpenGroup",
+    "Outdated",
     "Policy",
     "PolicyError",
     "PolicyGarbage",

@@ -551,7 +551,7 @@ class Fleet:
         return None
 
     def _pick(self, process: FleetProcess | None) -> Job | None:
-        if len(self._ready) >= self.settings.concurrency:
+        if self.settings.admission is None and len(self._ready) >= self.settings.concurrency:
             return None  # the consumer is slower
         mine = [] if process is None else list(process.jobs.values())
         if any(job.deaths > 1 for job in mine):
