@@ -51,8 +51,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trajgym.envs import Budgets, Env, EnvSpec, Reply, Sampled, ToolResult, tool
-from trajgym.rollout import Admission, Policy, PolicyRequest, Runner, call
+from trajgym.rollout import Policy, PolicyRequest, Runner, call
 from trajgym.rollout._sample import oldest_version
+from trajgym.rollout.rules import Admission
 from trajgym.trajectory import Segment, Store, Task
 
 CAP = 32768

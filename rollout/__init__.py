@@ -6,7 +6,6 @@ The parts that policies and judges are built from are in `trajgym.rollout.engine
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from trajgym.rollout._admission import Admission, Capacity
 from trajgym.rollout._collect import CollectReport, collect
 from trajgym.rollout._context import ContextFull
 from trajgym.rollout._drive import SessionHooks, derive_seed, drive, run_session
@@ -16,8 +15,6 @@ from trajgym.rollout._expansion import (
     SurprisalExpansion,
     TreeExpansion,
 )
-from trajgym.rollout._group_rules import Enough, Outdated
-from trajgym.rollout._interrupt import Interrupt
 from trajgym.rollout._local_policy import LocalPolicy
 from trajgym.rollout._policy import (
     AttemptPolicy,
@@ -46,22 +43,17 @@ from trajgym.rollout.rendering._packaged import renderer_for
 from trajgym.trajectory._deprecated import moved_names as _moved_names
 
 __all__ = [
-    "Admission",
     "AnthropicPolicy",
     "AttemptPolicy",
-    "Capacity",
     "CollectReport",
     "ContextFull",
-    "Enough",
     "EntropyExpansion",
     "Expansion",
     "FakeEngine",
-    "Interrupt",
     "Limiter",
     "LocalPolicy",
     "OpenAIPolicy",
     "OpenGroup",
-    "Outdated",
     "Policy",
     "PolicyError",
     "PolicyGarbage",

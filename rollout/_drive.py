@@ -18,8 +18,8 @@ from trajgym.envs.faults import (
     traceback_of,
 )
 from trajgym.rollout._branching import Branching
-from trajgym.rollout._interrupt import Interrupt, Interrupted
 from trajgym.rollout._policy import AttemptPolicy, PolicyError, PolicyRequest
+from trajgym.rollout.rules import Interrupt, Interrupted
 from trajgym.trajectory import InvalidInput, StoreError, TrajgymError
 
 if TYPE_CHECKING:

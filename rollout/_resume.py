@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from trajgym.rollout._group_rules import SURPLUS
+from trajgym.rollout.rules import SURPLUS
 from trajgym.trajectory import Member, StoreLocked
 from trajgym.trajectory._internal import has_writer
 

@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeVar, Unpack
 from trajgym.envs import EnvironmentFault
 from trajgym.envs.faults import contained, stoppable
 from trajgym.rewards import TurnTable
-from trajgym.rollout._admission import Capacity
 from trajgym.rollout._dispatch import Dispatcher
 from trajgym.rollout._drive import SessionHooks
 from trajgym.rollout._fingerprint import KnownTasks, claim_run
-from trajgym.rollout._group_rules import SURPLUS
-from trajgym.rollout._interrupt import Ending, Interrupt
 from trajgym.rollout._places import Place, Places
 from trajgym.rollout._policy import AttemptPolicy
 from trajgym.rollout._resume import Earlier, earlier_groups
 from trajgym.rollout._sample import STALE, OpenGroup, group_id, oldest_version, run_sample
 from trajgym.rollout._settings import RunSettings
 from trajgym.rollout.mixture import Draws, Mixture
+from trajgym.rollout.rules import SURPLUS, Capacity, Ending, Interrupt
 from trajgym.trajectory import InvalidInput, TrajgymError
 from trajgym.trajectory._internal import group_html
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Self, Unpack
 from trajgym.envs import Session
 from trajgym.envs.faults import contained
 from trajgym.rollout._drive import SessionHooks, derive_seed, run_session
-from trajgym.rollout._group_rules import SURPLUS
 from trajgym.rollout._policy import Policy
 from trajgym.rollout._resume import EXPANSION, is_finished, left_reason
 from trajgym.rollout._settings import RunSettings
+from trajgym.rollout.rules import SURPLUS
 from trajgym.trajectory import Group, Member, Status
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from trajgym.envs import Budgets
 from trajgym.rewards.filters import Filter
-from trajgym.rollout._admission import Admission
 from trajgym.rollout._expansion import Expansion
-from trajgym.rollout._group_rules import Enough, Outdated
+from trajgym.rollout.rules import Admission, Enough, Outdated
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
 from trajgym.envs.faults import contained, stoppable
-from trajgym.rollout._admission import Capacity
 from trajgym.rollout._fingerprint import KnownTasks, claim_run
 from trajgym.rollout._places import Places
 from trajgym.rollout._policy import AttemptPolicy
@@ -35,6 +34,7 @@ from trajgym.rollout.fleet._limits import FleetLimits
 from trajgym.rollout.fleet._process import FleetProcess
 from trajgym.rollout.fleet._shard import Shard
 from trajgym.rollout.mixture import Mixture
+from trajgym.rollout.rules import Capacity
 from trajgym.trajectory import InvalidInput, Store
 
 if TYPE_CHECKING:

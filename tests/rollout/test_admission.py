@@ -15,8 +15,9 @@ from tests.rollout.fleet import policy as steps_policy
 from tests.rollout.fleet import tasks as steps_tasks
 from tests.rollout.versions import Versioned
 from tests.test_runner import SPEC, Adder, tasks
-from trajgym.rollout import Admission, Capacity, Runner, RunSettings
+from trajgym.rollout import Runner, RunSettings
 from trajgym.rollout.fleet import Fleet
+from trajgym.rollout.rules import Admission, Capacity
 from trajgym.trajectory import InvalidInput, Run, Store, Task
 
 

@@ -17,8 +17,6 @@ from tests.worlds import call
 from trajgym.envs import Reply
 from trajgym.rewards.filters import DynamicSampling, ResampleOnCorrect
 from trajgym.rollout import (
-    Admission,
-    Enough,
     Policy,
     PolicyRequest,
     Progress,
@@ -27,6 +25,7 @@ from trajgym.rollout import (
     SealedGroup,
     collect,
 )
+from trajgym.rollout.rules import Admission, Enough
 from trajgym.trajectory import InvalidInput, Run, Store
 
 
