@@ -339,7 +339,7 @@ def bound(kind: str, steps: int, eta: int, generate: float, train: float) -> flo
     queue: deque[tuple[int, int]] = deque()
     left: dict[int, int] = {}
     begun = version = 0
-    ready: deque[int] = deque()
+    ready: list[int] = []  # a heap: the group that was begun first is used first
     busy_until, phase = math.inf, "wait"
     while version < steps:
         # Everything that can happen at this instant.
@@ -353,7 +353,7 @@ def bound(kind: str, steps: int, eta: int, generate: float, train: float) -> flo
             group, sample = queue.popleft()
             heapq.heappush(running, (served + length_of(kind, group, sample), group))
         if phase == "wait" and len(ready) >= BATCH:
-            batch = [ready.popleft() for _ in range(BATCH)]
+            batch = [heapq.heappop(ready) for _ in range(BATCH)]
             busy_until = now + sum(tokens_of(kind, one) for one in batch) / (TRAIN_RATE * train)
             phase = "train"
         # The next event: the end of a sequence, or of the trainer's phase.
@@ -368,7 +368,7 @@ def bound(kind: str, steps: int, eta: int, generate: float, train: float) -> flo
             group = heapq.heappop(running)[1]
             left[group] -= 1
             if not left[group]:
-                ready.append(group)
+                heapq.heappush(ready, group)
         if now >= busy_until:
             if phase == "train":
                 busy_until, phase = now + UPDATE, "update"
@@ -414,19 +414,22 @@ def plot(result: dict[str, Any], path: Path) -> None:
         places = range(len(etas))
         ratios = [rows["eta"][str(eta)]["speedup"] for eta in etas]
         best = [rows["sync"]["bound"] / rows["eta"][str(eta)]["bound"] for eta in etas]
-        (line,) = left.plot(places, ratios, "o-", label=f"{kind}: measured")
-        left.plot(places, best, "x:", color=line.get_color(), label=f"{kind}: bound")
+        name = f"{kind} (median {rows['median']:g}, sigma {rows['sigma']:g})"
+        (line,) = left.plot(places, ratios, "o-", label=name)
+        left.plot(places, best, "x:", color=line.get_color())
         old = [rows["eta"][str(eta)]["staleness_mean"] for eta in etas]
         right.plot(places, old, "o-", color=line.get_color(), label=kind)
     left.axhline(1.0, color="grey", linewidth=0.8)
     left.axhline(2.77, color="grey", linewidth=0.8, linestyle="--")
-    left.annotate("AReaL's best, 2.77", (0, 2.77), textcoords="offset points", xytext=(0, 4))
+    left.text(len(etas) - 1, 2.73, "AReaL's best, 2.77", ha="right", va="top", fontsize=8)
+    left.plot([], [], "x:", color="grey", label="work-conserving bound")
     left.set_ylabel("times faster than synchronous")
     right.set_ylabel("mean age of a session's oldest token (versions)")
     for axes in (left, right):
         axes.set_xticks(range(len(etas)), [str(eta) for eta in etas])
         axes.set_xlabel("staleness of the admission rule (eta)")
-        axes.legend(fontsize=8)
+        axes.set_ylim(bottom=0.0)
+        axes.legend(fontsize=8, loc="lower right")
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120)
 

@@ -99,6 +99,8 @@ class _Work:
     scores: dict[int, float]
     """Scores of the samples that have ended with one."""
     trees: dict[int, SessionTree] = field(default_factory=dict)
+    number: int = 0
+    """How many groups were begun before: of those that are ready, the oldest is delivered first."""
 
 
 class _Running(NamedTuple):
@@ -178,7 +180,10 @@ class Runner:
         self._jobs: Dispatcher[tuple[_Work, int]] = Dispatcher(limits)
         # A rule of admission bounds what is ready; otherwise a slow consumer delays the workers.
         most = settings.concurrency if settings.admission is None else 0
-        self._ready: asyncio.Queue[SealedGroup] = asyncio.Queue(maxsize=most)
+        self._ready: asyncio.PriorityQueue[tuple[int, SealedGroup]]
+        self._ready = asyncio.PriorityQueue(maxsize=most)
+        self._begun = 0
+        """Number of groups that were begun."""
         self._going = asyncio.Event()
         self._going.set()
         self._stopping = False
@@ -313,7 +318,7 @@ class Runner:
         return self
 
     async def __anext__(self) -> SealedGroup:
-        """Return the next group to be sealed.
+        """Return the next sealed group: of those that are ready, the one that was begun first.
 
         Raises:
             StoreError: the store can't be written any more.
@@ -327,11 +332,11 @@ class Runner:
             try:
                 await asyncio.wait([getter, supervisor], return_when=asyncio.FIRST_COMPLETED)
                 if getter.done():
-                    return await self._delivered(getter.result())
+                    return await self._delivered(getter.result()[1])
             finally:
                 getter.cancel()
         if not self._ready.empty():
-            return await self._delivered(self._ready.get_nowait())
+            return await self._delivered(self._ready.get_nowait()[1])
         if supervisor.cancelled():
             raise RunIncomplete("the runner's task was cancelled before the run was finished")
         await supervisor
@@ -416,7 +421,9 @@ class Runner:
         await self._until(self._admits)  # read before it may begin, to see the end of the tasks
         opened.group.members += earlier.members
         opened.tries.update(earlier.tries)
-        work = _Work(opened, place, earlier.finished, dict(earlier.scores))
+        scores = dict(earlier.scores)
+        work = _Work(opened, place, earlier.finished, scores, number=self._begun)
+        self._begun += 1
         self.capacity.begin()
         self._open.add(work)
         await self._store.put_task(task)
@@ -536,7 +543,7 @@ class Runner:
                 self._on_progress(Progress("sealed", "", group.task))
         except Exception:  # noqa: BLE001 - boundary: a callback; the group is sealed already
             _log.exception("group %s: on_progress failed", group.id)
-        await self._ready.put(SealedGroup(group, trees))
+        await self._ready.put((work.number, SealedGroup(group, trees)))
 
     def _load(self, session_id: str) -> SessionTree:
         with self._store.read_run() as run:
