@@ -5,17 +5,17 @@ virtual clock: where nothing can happen before the next timer, the clock is adva
 of a cluster pass in seconds, through the code that runs in production; only the engine and the
 trainer are simulated:
 
-* Lengths of responses are log-normal, cut at ``CAP`` tokens. The papers show histograms and no
-  parameters; ``math`` (median 6,000, 99th percentile at the cap) stands for reasoning models on
-  mathematics, ``agent`` (median 1,500, a tenth above 8,000) for sessions whose lengths differ more,
-  and ``even`` for hardly any tail.
+* Lengths of responses are log-normal, cut at ``CAP`` tokens. Their parameters are assumptions:
+  ``math`` (median 6,000, 99th percentile at the cap) stands for reasoning models on mathematics,
+  ``agent`` (median 1,500, a tenth above 8,000) for sessions whose lengths differ more, and ``even``
+  for hardly any tail.
 * The engine decodes a step for all running sequences in ``STEP + EACH * n`` seconds, for n
-  sequences on one device: 256 sequences give 10,000 tokens a second, which is what AReaL reports
-  for its 1.5B model (231,000 on 24 generating H800, arXiv 2505.24298). At most 256 sequences run
-  on a device.
-* Training takes 30,000 tokens a second on each device, so that AReaL's split of 3 : 1 is balanced;
-  an update of weights takes ``UPDATE`` seconds, in which nothing is decoded. Sequences continue
-  after it.
+  sequences on one device: 256 sequences give 10,000 tokens a second, about what AReaL reports for
+  its 1.5B model (231,000 on four nodes, three quarters of which generate, arXiv 2505.24298). At
+  most 256 sequences run on a device.
+* Training is assumed to take 30,000 tokens a second on each device, so that AReaL's split of 3 : 1
+  is balanced; an update of weights takes ``UPDATE`` seconds, in which nothing is decoded.
+  Sequences continue after it.
 * A batch has 256 sequences for each device, as AReaL's 512 groups of 16 on 32 devices; one device
   is simulated, of which an asynchronous schedule gives three quarters to generation.
 
