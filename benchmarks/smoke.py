@@ -21,6 +21,7 @@ FOLDER = Path(__file__).parent
 SECONDS = 170.0
 
 SIZES = {
+    "async": "--steps 1 --lengths agent --eta 0 1",
     "bounding": "--sizes 1000000 --rounds 2",
     "desktop": "--repeats 2",
     "export": "--sessions 20 --to sft,rows",

@@ -6,7 +6,6 @@ The parts that policies and judges are built from are in `trajgym.rollout.engine
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from trajgym.rollout._admission import Admission, Capacity
 from trajgym.rollout._collect import CollectReport, collect
 from trajgym.rollout._context import ContextFull
 from trajgym.rollout._drive import SessionHooks, derive_seed, drive, run_session
@@ -44,10 +43,8 @@ from trajgym.rollout.rendering._packaged import renderer_for
 from trajgym.trajectory._deprecated import moved_names as _moved_names
 
 __all__ = [
-    "Admission",
     "AnthropicPolicy",
     "AttemptPolicy",
-    "Capacity",
     "CollectReport",
     "ContextFull",
     "EntropyExpansion",

@@ -19,6 +19,7 @@ from trajgym.envs.faults import (
 )
 from trajgym.rollout._branching import Branching
 from trajgym.rollout._policy import AttemptPolicy, PolicyError, PolicyRequest
+from trajgym.rollout.rules import Interrupt, Interrupted
 from trajgym.trajectory import InvalidInput, StoreError, TrajgymError
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ async def drive(
     deadline: float = 6 * 3600.0,
     before_turn: Callable[[], Awaitable[object]] | None = None,
     after_turn: Callable[[Session], object] | None = None,
+    interrupt: Interrupt | None = None,
 ) -> None:
     """Run turns until the attempt has ended.
 
@@ -66,19 +68,21 @@ async def drive(
         deadline: wall-clock seconds after which the attempt ends as ``failed:deadline``.
         before_turn: awaited before each turn; does not count towards the agent's time.
         after_turn: called when a turn is recorded.
+        interrupt: ends the attempt from outside.
 
     Raises:
         StoreError: the store can't be written any more.
     """
+    interrupt = interrupt or Interrupt()
     try:
         async with asyncio.timeout(deadline) as limit:
             if isinstance(policy, AttemptPolicy):
-                await _whole_attempt(session, policy, seed, before_turn, after_turn)
+                await _whole_attempt(session, policy, seed, before_turn, after_turn, interrupt)
                 return
             while not session.done:
                 if before_turn is not None:
                     await before_turn()
-                if not await _turn(session, policy, task, sample, seed):
+                if not await _turn(session, policy, task, sample, seed, interrupt):
                     return
                 if after_turn is not None:
                     await _notify(after_turn, session)
@@ -92,6 +96,7 @@ async def drive(
                             seed=seed,
                             deadline=deadline,
                             before_turn=before_turn,
+                            interrupt=interrupt,
                         )
                 if session.spawned and not session.done:
                     await session.join()
@@ -118,6 +123,7 @@ class SessionHooks:
         on_begin: called before a session is opened.
         on_turn: called when a turn is recorded.
         on_end: called when a session has ended and has been added to its group.
+        interrupt: returns what ends a session from outside; called when it is begun.
     """
 
     slots: asyncio.Semaphore | None = None
@@ -126,6 +132,7 @@ class SessionHooks:
     on_begin: Callable[[Session], object] = _nothing
     on_turn: Callable[[Session], object] = _nothing
     on_end: Callable[[Session], object] = _nothing
+    interrupt: Callable[[Session], Interrupt | None] = _nothing
 
 
 async def run_session(
@@ -159,6 +166,7 @@ async def run_session(
     """
     hooks = hooks or SessionHooks()
     slots = hooks.slots or asyncio.Semaphore(1)
+    interrupt = hooks.interrupt(session)
 
     async def attempt(one: Session) -> None:
         await drive(
@@ -170,6 +178,7 @@ async def run_session(
             deadline=deadline,
             before_turn=hooks.before_turn,
             after_turn=hooks.on_turn,
+            interrupt=interrupt,
         )
 
     async def rival(one: Session) -> None:
@@ -235,6 +244,7 @@ async def _whole_attempt(
     seed: int,
     before_turn: Callable[[], Awaitable[object]] | None,
     after_turn: Callable[[Session], object] | None,
+    interrupt: Interrupt,
 ) -> None:
     """Let a policy run the attempt; what it raises ends the attempt."""
     if session.done:
@@ -251,9 +261,12 @@ async def _whole_attempt(
 
     try:
         with contained():
-            await policy.attempt(session, seed=seed, before_turn=before, after_turn=after)
+            attempt = policy.attempt(session, seed=seed, before_turn=before, after_turn=after)
+            await interrupt.guard(attempt)
     except StoreError:
         raise
+    except Interrupted as interrupted:
+        await interrupted.ending.apply(session)
     except Truncate as cut:
         await session.truncate(str(cut.budget), message_of(cut))
     except Exception as error:  # noqa: BLE001 - boundary: policy code
@@ -262,17 +275,23 @@ async def _whole_attempt(
         await session.fail("policy", f"{policy.name} returned before the attempt had ended")
 
 
-async def _turn(session: Session, policy: Policy, task: Task, sample: int, seed: int) -> bool:
+async def _turn(
+    session: Session, policy: Policy, task: Task, sample: int, seed: int, interrupt: Interrupt
+) -> bool:
     """Ask for one message and execute it; return whether a turn was recorded."""
     try:
         with contained():
             call = policy.sample(_request(session, task, sample, seed))
-        reply = await session.ask(call, cancel_seconds=policy.cancel_seconds)
+        guarded = interrupt.guard(call)
+        reply = await session.ask(guarded, cancel_seconds=policy.cancel_seconds)
         with contained():
             if reply is not None:
                 reply.policy = reply.policy or policy.name
     except StoreError:
         raise
+    except Interrupted as interrupted:
+        await interrupted.ending.apply(session)
+        return False
     except Truncate as cut:
         await session.truncate(str(cut.budget), message_of(cut))
         return False

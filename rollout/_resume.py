@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from trajgym.rollout.rules import SURPLUS
 from trajgym.trajectory import Member, StoreLocked
 from trajgym.trajectory._internal import has_writer
 
@@ -45,6 +46,7 @@ class Earlier:
         failed: the last failed session of each sample without a finished one.
         tries: number of sessions that each sample has had.
         sealed: whether the group was sealed.
+        scores: score of each finished sample that has one.
     """
 
     members: list[Member] = field(default_factory=list)
@@ -52,6 +54,7 @@ class Earlier:
     failed: dict[int, str] = field(default_factory=dict)
     tries: dict[int, int] = field(default_factory=dict)
     sealed: bool = False
+    scores: dict[int, float] = field(default_factory=dict)
 
 
 def earlier_groups(
@@ -125,11 +128,17 @@ def _add(earlier: Earlier, summary: SessionSummary, group: Group | None) -> None
     record, status = summary.record, summary.attempts[0].status
     whole = _is_whole(summary, group)
     left = left_reason(status) if whole else _CUT
+    listed = [] if group is None else group.members
+    if any(one.session == record.id and one.left == SURPLUS for one in listed):
+        left = SURPLUS
     earlier.members.append(Member(record.id, record.sample, left))
     earlier.tries[record.sample] = earlier.tries.get(record.sample, 0) + 1
     if whole and status.scored:
         earlier.finished[record.sample] = record.id
         earlier.failed.pop(record.sample, None)
+        outcome = summary.attempts[0].outcome
+        if outcome is not None:
+            earlier.scores[record.sample] = outcome.score
     elif whole and status.kind == "failed":
         earlier.failed[record.sample] = record.id
 

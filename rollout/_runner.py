@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeVar, Unpack
 
 from trajgym.envs import EnvironmentFault
 from trajgym.envs.faults import contained, stoppable
-from trajgym.rollout._admission import Capacity
+from trajgym.rewards import TurnTable
 from trajgym.rollout._dispatch import Dispatcher
 from trajgym.rollout._drive import SessionHooks
 from trajgym.rollout._fingerprint import KnownTasks, claim_run
 from trajgym.rollout._places import Place, Places
 from trajgym.rollout._policy import AttemptPolicy
 from trajgym.rollout._resume import Earlier, earlier_groups
-from trajgym.rollout._sample import OpenGroup, group_id, oldest_version, run_sample
+from trajgym.rollout._sample import STALE, OpenGroup, group_id, oldest_version, run_sample
 from trajgym.rollout._settings import RunSettings
 from trajgym.rollout.mixture import Draws, Mixture
+from trajgym.rollout.rules import SURPLUS, Capacity, Ending, Interrupt
 from trajgym.trajectory import InvalidInput, TrajgymError
 from trajgym.trajectory._internal import group_html
 
@@ -32,11 +33,13 @@ if TYPE_CHECKING:
         Collection,
         Iterable,
         Iterator,
+        Mapping,
         Sequence,
     )
     from types import TracebackType
 
     from trajgym.envs import EnvSpec, Session
+    from trajgym.rewards.filters import Filter
     from trajgym.rollout._policy import Policy
     from trajgym.rollout._settings import RunKeywords
     from trajgym.trajectory import Group, Member, SessionTree, Store, Task, Turn
@@ -93,7 +96,20 @@ class _Work:
     place: Place
     finished: dict[int, str]
     """Sessions of earlier runs that need not be run again, by sample."""
+    scores: dict[int, float]
+    """Scores of the samples that have ended with one."""
     trees: dict[int, SessionTree] = field(default_factory=dict)
+    number: int = 0
+    """How many groups were begun before: of those that are ready, the oldest is delivered first."""
+
+
+class _Running(NamedTuple):
+    """A session that has begun, and what ends it."""
+
+    session: Session
+    interrupt: Interrupt
+    version: int
+    """The policy version at which it began."""
 
 
 class Runner:
@@ -108,7 +124,7 @@ class Runner:
     An error in a task, session or policy call ends its own session only; only a store that can't be
     written stops the run. Sessions that an earlier run of the same store finished are not run
     again; failed, interrupted and cancelled ones are. If the consumer is slower than the workers,
-    they wait: at most ``concurrency`` sealed groups are queued.
+    they wait: at most ``concurrency`` sealed groups are queued, unless ``admission`` is set.
 
     Args:
         spec: the environment, or a :class:`trajgym.rollout.mixture.Mixture` of several.
@@ -162,13 +178,19 @@ class Runner:
         self._seen: Counter[str] = Counter()
         limits = {name: place.limit for name, place in self.places.all.items()}
         self._jobs: Dispatcher[tuple[_Work, int]] = Dispatcher(limits)
-        self._ready: asyncio.Queue[SealedGroup] = asyncio.Queue(maxsize=settings.concurrency)
+        # A rule of admission bounds what is ready; otherwise a slow consumer delays the workers.
+        most = settings.concurrency if settings.admission is None else 0
+        self._ready: asyncio.PriorityQueue[tuple[int, SealedGroup]]
+        self._ready = asyncio.PriorityQueue(maxsize=most)
+        self._begun = 0
+        """Number of groups that were begun."""
         self._going = asyncio.Event()
         self._going.set()
         self._stopping = False
         self._ending = False
         self._open: set[_Work] = set()
         self._active: set[Session] = set()
+        self._interrupts: dict[str, _Running] = {}
         self._holds = ExitStack()
         self._supervisor: asyncio.Task[None] | None = None
         self._hooks = SessionHooks(
@@ -178,6 +200,7 @@ class Runner:
             on_begin=lambda session: self._report("began", session),
             on_turn=lambda session: self._report("turn", session),
             on_end=self._ended,
+            interrupt=self._interrupt,
         )
 
     # Hooks for trainers -------------------------------------------------------------------
@@ -189,6 +212,7 @@ class Runner:
         self.version = version
         if self._supervisor is None:
             self.capacity.recover(version)
+        self._end_outdated()
         self._jobs.changed.ring()
 
     def pause(self) -> None:
@@ -294,7 +318,7 @@ class Runner:
         return self
 
     async def __anext__(self) -> SealedGroup:
-        """Return the next group to be sealed.
+        """Return the next sealed group: of those that are ready, the one that was begun first.
 
         Raises:
             StoreError: the store can't be written any more.
@@ -308,11 +332,11 @@ class Runner:
             try:
                 await asyncio.wait([getter, supervisor], return_when=asyncio.FIRST_COMPLETED)
                 if getter.done():
-                    return await self._delivered(getter.result())
+                    return await self._delivered(getter.result()[1])
             finally:
                 getter.cancel()
         if not self._ready.empty():
-            return await self._delivered(self._ready.get_nowait())
+            return await self._delivered(self._ready.get_nowait()[1])
         if supervisor.cancelled():
             raise RunIncomplete("the runner's task was cancelled before the run was finished")
         await supervisor
@@ -389,12 +413,17 @@ class Runner:
         name, earlier = self._group_of(task)
         opened = OpenGroup.of(task, place.settings.samples, store=self._store, id=name)
         opened.waiting -= set(earlier.finished)
+        enough = place.settings.enough
+        if enough is not None and enough.met(earlier.scores.values()):
+            opened.waiting.clear()
         if not opened.waiting and earlier.sealed:
             return
         await self._until(self._admits)  # read before it may begin, to see the end of the tasks
         opened.group.members += earlier.members
         opened.tries.update(earlier.tries)
-        work = _Work(opened, place, earlier.finished)
+        scores = dict(earlier.scores)
+        work = _Work(opened, place, earlier.finished, scores, number=self._begun)
+        self._begun += 1
         self.capacity.begin()
         self._open.add(work)
         await self._store.put_task(task)
@@ -446,6 +475,44 @@ class Runner:
             work.open.unfinished = True
             return
         work.trees[sample] = session.tree
+        if session.outcome is not None:
+            work.scores[sample] = session.outcome.score
+            enough = work.place.settings.enough
+            if enough is not None and not work.open.full and enough.met(work.scores.values()):
+                self._end_early(work)
+
+    def _end_early(self, work: _Work) -> None:
+        """Let a group that has enough sessions end: drop what is queued, and cancel the rest."""
+        work.open.full = True
+        group = work.open.group.id
+        for sample in sorted(work.open.waiting):
+            if self._jobs.remove(work.place.name, (work, sample)):
+                work.open.waiting.discard(sample)
+        ending = Ending("cancelled", "", f"{SURPLUS}: the group has enough sessions")
+        for running in self._interrupts.values():
+            if running.session.record.group == group:
+                running.interrupt.set(ending)
+
+    # Ending sessions ----------------------------------------------------------------------
+
+    def _interrupt(self, session: Session) -> Interrupt:
+        running = _Running(session, Interrupt(), self.version)
+        self._interrupts[session.id] = running
+        return running.interrupt
+
+    def _end_outdated(self) -> None:
+        rule = self.settings.outdated
+        if rule is None:
+            return
+        for running in self._interrupts.values():
+            low = oldest_version(running.session.tree)
+            behind = self.version - (running.version if low is None else low)
+            if behind > rule.versions:
+                cause = f"its oldest token is {behind} versions behind"
+                kind: Literal["truncated", "failed"] = (
+                    "truncated" if rule.action == "cut" else "failed"
+                )
+                running.interrupt.set(Ending(kind, STALE.detail, cause))
 
     @contextmanager
     def _counted(self, session: Session) -> Iterator[None]:
@@ -464,6 +531,8 @@ class Runner:
             work.trees[sample] = await asyncio.to_thread(self._load, name)
         most = self.settings.max_staleness
         group.members = without_stale(group.members, work.trees.values(), self.version, most)
+        if (select := work.place.settings.select) is not None:
+            await asyncio.to_thread(_filter, select, group, work.trees)
         await work.open.seal()
         counted = {member.sample for member in group.counted}
         trees = [work.trees[sample] for sample in sorted(counted)]
@@ -474,7 +543,7 @@ class Runner:
                 self._on_progress(Progress("sealed", "", group.task))
         except Exception:  # noqa: BLE001 - boundary: a callback; the group is sealed already
             _log.exception("group %s: on_progress failed", group.id)
-        await self._ready.put(SealedGroup(group, trees))
+        await self._ready.put((work.number, SealedGroup(group, trees)))
 
     def _load(self, session_id: str) -> SessionTree:
         with self._store.read_run() as run:
@@ -488,6 +557,7 @@ class Runner:
         return found
 
     def _ended(self, session: Session) -> None:
+        self._interrupts.pop(session.id, None)
         score = None if session.outcome is None else session.outcome.score
         self._report("ended", session, str(session.status), score)
 
@@ -511,6 +581,19 @@ def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def _filter(select: Filter, group: Group, trees: Mapping[int, SessionTree]) -> None:
+    """Let the members leave that a filter does not choose."""
+    counted = {member.session for member in group.counted}
+    chosen = [tree for tree in trees.values() if tree.record.id in counted]
+    table = TurnTable.build([replace(group, sealed=True)], chosen)
+    kept = set(select.select(table).sessions)
+    left = f"filtered:{select.name}"
+    group.members = [
+        member._replace(left=left) if not member.left and member.session not in kept else member
+        for member in group.members
+    ]
 
 
 def without_stale(

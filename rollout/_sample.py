@@ -14,7 +14,8 @@ from trajgym.rollout._drive import SessionHooks, derive_seed, run_session
 from trajgym.rollout._policy import Policy
 from trajgym.rollout._resume import EXPANSION, is_finished, left_reason
 from trajgym.rollout._settings import RunSettings
-from trajgym.trajectory import Group, Member
+from trajgym.rollout.rules import SURPLUS
+from trajgym.trajectory import Group, Member, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
     from trajgym.rollout._settings import RunKeywords
     from trajgym.trajectory import SessionTree, Store, Task
 
-__all__ = ["OpenGroup", "group_id", "oldest_version", "run_sample"]
+__all__ = ["STALE", "OpenGroup", "group_id", "oldest_version", "run_sample"]
 
 _log = logging.getLogger(__name__)
+STALE = Status("failed", "staleness")
+"""Of a session that updates of the weights overtook; its sample is run again."""
 
 
 def group_id(task: Task, repetition: int = 0) -> str:
@@ -65,6 +68,8 @@ class OpenGroup:
     tries: Counter[int] = field(default_factory=Counter)
     unfinished: bool = False
     """True if a sample was cancelled: the group then stays open until a later run finishes it."""
+    full: bool = False
+    """True once the group needs no further session: those that are cancelled leave as surplus."""
 
     @classmethod
     def of(cls, task: Task, samples: int, *, store: Store | None = None, id: str = "") -> Self:  # noqa: A002
@@ -97,10 +102,19 @@ class OpenGroup:
         Raises:
             StoreError: the group can't be written.
         """
-        left = left_reason(session.status)
+        left = SURPLUS if self._is_surplus(session) else left_reason(session.status)
         self.group.members.append(Member(session.id, session.record.sample, left))
         if self.store is not None:
             await self.store.put_group(self.group)
+
+    def _is_surplus(self, session: Session) -> bool:
+        return self.full and session.status.kind == "cancelled"
+
+    def note_end(self, session: Session, sample: int) -> None:
+        """Count a sample whose last session has ended."""
+        finished = is_finished(session.status) or self._is_surplus(session)
+        self.unfinished = self.unfinished or not finished
+        self.waiting.discard(sample)
 
     @property
     def complete(self) -> bool:
@@ -157,7 +171,8 @@ async def run_sample(
     """
     settings = RunSettings.of(settings, overrides)
     hooks = hooks or SessionHooks()
-    for _ in range(settings.retries + 1):
+    retries = settings.retries
+    while True:
         chosen = policy if isinstance(policy, Policy) else policy()
         session = _session(spec, chosen, group, sample, settings, session_id)
         await run_session(
@@ -172,10 +187,13 @@ async def run_sample(
         )
         await group.add(session)
         _report_end(hooks, session)
-        if session.status.kind != "failed":
+        if session.status.kind != "failed" or group.full:
             break
-    group.unfinished = group.unfinished or not is_finished(session.status)
-    group.waiting.discard(sample)
+        if session.status != STALE:
+            retries -= 1
+        if retries < 0 or (session.status == STALE and group.tries[sample] >= settings.max_tries):
+            break
+    group.note_end(session, sample)
     return session
 
 

@@ -9,8 +9,9 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from trajgym.envs import Budgets
-from trajgym.rollout._admission import Admission
+from trajgym.rewards.filters import Filter
 from trajgym.rollout._expansion import Expansion
+from trajgym.rollout.rules import Admission, Enough, Outdated
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ class RunKeywords(TypedDict, total=False):
     max_tries: int
     max_staleness: int | None
     admission: Admission | Mapping[str, Any] | None
+    outdated: Outdated | Mapping[str, Any] | None
+    enough: Enough | Mapping[str, Any] | None
+    select: Filter | None
     seed: int
     deadline: float
     labels: Mapping[str, str]
@@ -63,6 +67,13 @@ class RunSettings:
             as ``stale`` when it is sealed, or later, when it is delivered; None keeps them.
         admission: how many groups may be begun ahead of the trainer; a mapping of the fields of
             :class:`Admission` works too. None begins a group whenever there is room.
+        outdated: which running sessions are too old, and what becomes of them: an
+            :class:`Outdated` or a mapping of its fields. None lets them continue.
+        enough: when a group needs no further sessions: an :class:`Enough` or a mapping of its
+            fields. None runs all samples.
+        select: chooses the sessions of a group that count when it is sealed, such as
+            ``DynamicSampling()`` or ``ResampleOnCorrect()`` of `trajgym.rewards.filters`; the
+            others leave as ``filtered:<name>``.
         seed: all random choices derive from it: the environment's seed also from the task, so that
             it is the same for a whole group, and the sampling seed from session and turn.
         deadline: wall-clock seconds of one session, including waiting, after which it ends as
@@ -86,6 +97,9 @@ class RunSettings:
     max_tries: int = 10
     max_staleness: int | None = None
     admission: Admission | None = None
+    outdated: Outdated | None = None
+    enough: Enough | None = None
+    select: Filter | None = None
     seed: int = 0
     deadline: float = 6 * 3600.0
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -105,7 +119,7 @@ class RunSettings:
         if not isinstance(self.keep_failed, bool):
             raise _wrong("keep_failed", self.keep_failed, "it must be True or False")
         # Checked at run time too, because callers need not use a type checker.
-        seconds, budgets, expansion, labels, admission = self._unchecked()
+        seconds, budgets, expansion, labels = self._unchecked()
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
             raise _wrong("deadline", seconds, "it must be more than 0 seconds")
         if isinstance(budgets, Mapping):
@@ -113,19 +127,24 @@ class RunSettings:
             object.__setattr__(self, "budgets", budgets)
         if not isinstance(budgets, Budgets | None):
             raise _wrong("budgets", budgets, "it must be Budgets, a mapping of them, or None")
-        if isinstance(admission, Mapping):
-            admission = Admission(**_known(admission, Admission, "admission"))
-            object.__setattr__(self, "admission", admission)
-        if not isinstance(admission, Admission | None):
-            raise _wrong("admission", admission, "it must be an Admission, a mapping, or None")
+        for name, kind in _RULES.items():
+            rule: Any = getattr(self, name)
+            if isinstance(rule, Mapping):
+                rule = kind(**_known(rule, kind, name))
+                object.__setattr__(self, name, rule)
+            if rule is not None and not isinstance(rule, kind):
+                raise _wrong(name, rule, f"it must be {kind.__name__}, a mapping, or None")
+        select: Any = self.select
+        if select is not None and not isinstance(select, Filter):
+            raise _wrong("select", select, "it must be a Filter of trajgym.rewards.filters or None")
         if not isinstance(expansion, Expansion | None):
             raise _wrong("expansion", expansion, "it must be an Expansion or None")
         if not isinstance(labels, Mapping) or not _strings([*labels, *labels.values()]):
             raise _wrong("labels", labels, "it must map strings to strings")
         object.__setattr__(self, "labels", dict(labels))
 
-    def _unchecked(self) -> tuple[Any, Any, Any, Any, Any]:
-        return self.deadline, self.budgets, self.expansion, self.labels, self.admission
+    def _unchecked(self) -> tuple[Any, Any, Any, Any]:
+        return self.deadline, self.budgets, self.expansion, self.labels
 
     @classmethod
     def of(
@@ -159,6 +178,7 @@ class RunSettings:
         return cls(**given)
 
 
+_RULES: dict[str, type[Any]] = {"admission": Admission, "outdated": Outdated, "enough": Enough}
 _LEAST = {
     "samples": 1,
     "concurrency": 1,

@@ -46,6 +46,7 @@ PACKAGES = [
     "rollout.monitoring",
     "rollout.plots",
     "rollout.rendering",
+    "rollout.rules",
     "rollout.verification",
     "server",
     "server.programs",

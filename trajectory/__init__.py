@@ -57,6 +57,7 @@ from trajgym.trajectory._rows import (
     build_rows,
 )
 from trajgym.trajectory._run import Annotation, AttemptSummary, Blob, Run, SessionSummary
+from trajgym.trajectory._staleness import discount_stale, drop_stale, token_staleness
 from trajgym.trajectory._store import Ack, Store
 from trajgym.trajectory._tokens import FloatArray, ImageRef, IntArray, Segment, Span, TurnTokens
 from trajgym.trajectory._tree import SessionTree
@@ -117,9 +118,12 @@ __all__ = [
     "build_rows",
     "check_message",
     "check_store",
+    "discount_stale",
+    "drop_stale",
     "image_part",
     "images_to_user",
     "text_of",
+    "token_staleness",
     "tool_calls_of",
     "validate_row",
 ]

@@ -27,6 +27,7 @@ __all__ = [
     "TrainingRow",
     "attempt_turns",
     "build_rows",
+    "share_weight",
 ]
 
 
@@ -184,7 +185,7 @@ def build_rows(tree: SessionTree, *, images: bool = False, sides: bool = False) 
         if row is None or len(row.turns) != len(chain):
             dropped += _unsampled(tree, chain, owners)
     if len(rows) > 1:
-        _share_weight(rows)
+        share_weight(rows)
     return Rows(rows, dropped)
 
 
@@ -375,7 +376,8 @@ def _unsampled(tree: SessionTree, chain: list[Turn], owners: list[int]) -> list[
     ]
 
 
-def _share_weight(rows: list[TrainingRow]) -> None:
+def share_weight(rows: list[TrainingRow]) -> None:
+    """Set the weights of a session's rows to their shares of its trained tokens."""
     trained = [int(np.count_nonzero(row.loss_mask)) for row in rows]
     total = sum(trained)
     for row, count in zip(rows, trained, strict=True):

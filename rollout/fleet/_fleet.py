@@ -8,11 +8,11 @@ import multiprocessing
 import pickle
 from collections import Counter, deque
 from dataclasses import replace
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
 from trajgym.envs.faults import contained, stoppable
-from trajgym.rollout._admission import Capacity
 from trajgym.rollout._fingerprint import KnownTasks, claim_run
 from trajgym.rollout._places import Places
 from trajgym.rollout._policy import AttemptPolicy
@@ -35,6 +35,7 @@ from trajgym.rollout.fleet._limits import FleetLimits
 from trajgym.rollout.fleet._process import FleetProcess
 from trajgym.rollout.fleet._shard import Shard
 from trajgym.rollout.mixture import Mixture
+from trajgym.rollout.rules import Capacity
 from trajgym.trajectory import InvalidInput, Store
 
 if TYPE_CHECKING:
@@ -161,7 +162,9 @@ class Fleet:
         self._false_starts = 0
         self._untidy = False
         """Whether a process died since ``open_run``, which removes what it left, was called."""
-        self._ready: deque[Group] = deque()
+        self._ready: list[tuple[int, Group]] = []
+        """Sealed groups, the one that was begun first at the front: a heap."""
+        self._begun = 0
         self._orders: set[asyncio.Task[None]] = set()
         self._run: Run | None = None
         self._supervisor: asyncio.Task[None] | None = None
@@ -268,7 +271,7 @@ class Fleet:
         return self
 
     async def __anext__(self) -> SealedGroup:
-        """Return the next group to be sealed.
+        """Return the next sealed group: of those that are ready, the one that was begun first.
 
         Raises:
             RunIncomplete: the fleet ended with unfinished groups.
@@ -301,7 +304,7 @@ class Fleet:
             await self._changed.wait()
         if self._ready:
             self._changed.ring()  # there is room for another one
-            return self._ready.popleft()
+            return heappop(self._ready)[1]
         if supervisor.cancelled():
             raise RunIncomplete("the fleet's task was cancelled before the run was finished")
         await supervisor
@@ -484,6 +487,8 @@ class Fleet:
                 await self._changed.wait()
             self.capacity.begin()
             self._open[job.group] = job
+            job.number = self._begun
+            self._begun += 1
             await self._store.put_task(job.task)
             if self.draws is not None:
                 await self._store.set_meta(*self.draws.record)
@@ -551,7 +556,7 @@ class Fleet:
         return None
 
     def _pick(self, process: FleetProcess | None) -> Job | None:
-        if len(self._ready) >= self.settings.concurrency:
+        if self.settings.admission is None and len(self._ready) >= self.settings.concurrency:
             return None  # the consumer is slower
         mine = [] if process is None else list(process.jobs.values())
         if any(job.deaths > 1 for job in mine):
@@ -592,7 +597,7 @@ class Fleet:
             return
         self._end_group(job, accepted=bool(group.counted))
         self._report(Progress("sealed", "", group.task))
-        self._ready.append(group)
+        heappush(self._ready, (job.number, group))
         self._changed.ring()
 
     def _left_open(self, process: FleetProcess, group: str) -> None:

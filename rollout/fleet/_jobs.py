@@ -31,6 +31,7 @@ class Job:
         alone: those of them that worked on nothing else.
         turns: indices of the turns that were reported, by session.
         ended: sessions whose end was reported.
+        number: how many groups were begun before it.
     """
 
     task: Task
@@ -40,6 +41,7 @@ class Job:
     alone: int = 0
     turns: dict[str, set[int]] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
+    number: int = 0
 
     def note(self, event: Progress) -> None:
         """Remember that an event of one of its sessions was reported."""

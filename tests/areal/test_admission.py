@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.test_runner import SPEC, Adder, tasks
-from trajgym.rollout import Admission, Capacity, Progress, Runner
+from trajgym.rollout import Progress, Runner
+from trajgym.rollout.rules import Admission, Capacity
 from trajgym.trajectory import Store
 
 areal = pytest.importorskip("areal.infra.staleness_manager")

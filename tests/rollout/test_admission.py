@@ -15,8 +15,10 @@ from tests.rollout.fleet import policy as steps_policy
 from tests.rollout.fleet import tasks as steps_tasks
 from tests.rollout.versions import Versioned
 from tests.test_runner import SPEC, Adder, tasks
-from trajgym.rollout import Admission, Capacity, Runner, RunSettings
+from trajgym.envs import Reply
+from trajgym.rollout import PolicyRequest, Runner, RunSettings
 from trajgym.rollout.fleet import Fleet
+from trajgym.rollout.rules import Admission, Capacity
 from trajgym.trajectory import InvalidInput, Run, Store, Task
 
 
@@ -149,6 +151,27 @@ async def test_members_that_are_too_old_on_delivery_have_left(kind: str, tmp_pat
     with Run(tmp_path) as run:
         left = {g.task: [m.left for m in g.members] for g in run.groups()}
     assert left == {"old": ["stale"] * 2, "new": ["", ""]}
+
+
+async def test_of_groups_that_are_ready_the_first_begun_is_delivered_first(tmp_path: Path) -> None:
+    """A long group is not overtaken once it is sealed: it does not get older behind short ones."""
+    go = asyncio.Event()
+
+    class Slow(Adder):
+        async def sample(self, request: PolicyRequest) -> Reply:
+            if request.task is not None and request.task.id == "t0":
+                await go.wait()
+            return await super().sample(request)
+
+    async with Store(tmp_path) as store:
+        async with Runner(SPEC, tasks(4), Slow(), store=store, concurrency=4) as runner:
+            async with asyncio.timeout(60):
+                for ready in (3, 4):
+                    while runner._ready.qsize() < ready:
+                        await asyncio.sleep(0.01)
+                    go.set()
+                order = [one.group.task async for one in runner]
+    assert order == ["t0", "t1", "t2", "t3"]
 
 
 def test_capacity_without_a_rule_admits_everything() -> None:
