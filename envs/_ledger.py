@@ -6,6 +6,7 @@ import hashlib
 import math
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import zip_longest
 from numbers import Integral
@@ -85,6 +86,12 @@ class Ledger:
             ack = self.store.begin_session(self.record)
             self.begun = True
             await ack
+
+    async def begin_if_new(self) -> None:
+        """Store the session's record if that has not happened: it failed before it was entered."""
+        if not self.begun:
+            with suppress(InvalidInput):  # the store has another session with that id
+                await self.begin()
 
     def new_agent(self, name: str) -> str:
         """Return a name for a sub-agent that no other agent of the session has."""

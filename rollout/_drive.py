@@ -15,6 +15,7 @@ from trajgym.envs.faults import (
     describe,
     fault_of,
     message_of,
+    stoppable,
     traceback_of,
 )
 from trajgym.rollout._branching import Branching
@@ -183,8 +184,10 @@ async def run_session(
         async with AsyncExitStack() as opened:
             async with slots:
                 with hooks.around(session):
-                    if isinstance(policy, AttemptPolicy):
-                        await opened.enter_async_context(policy.prepared(session))
+                    if isinstance(policy, AttemptPolicy) and not await _prepared(
+                        policy, session, opened
+                    ):
+                        return
                     await opened.enter_async_context(session)
                     if fault is not None:
                         await session.fail(*fault)
@@ -229,6 +232,19 @@ class _CallbackFailed(TrajgymError):
     part = "callback"
 
 
+async def _prepared(policy: AttemptPolicy, session: Session, opened: AsyncExitStack) -> bool:
+    """Enter the policy's context; return False if it failed, and with it the attempt."""
+    try:
+        with contained():
+            await opened.enter_async_context(policy.prepared(session))
+    except StoreError:
+        raise
+    except Exception as error:  # noqa: BLE001 - boundary: policy code
+        await session.fail(*fault_of(error, "policy"))
+        return False
+    return True
+
+
 async def _whole_attempt(
     session: Session,
     policy: AttemptPolicy,
@@ -251,7 +267,13 @@ async def _whole_attempt(
 
     try:
         with contained():
-            await policy.attempt(session, seed=seed, before_turn=before, after_turn=after)
+            call = policy.attempt(session, seed=seed, before_turn=before, after_turn=after)
+            await stoppable(
+                call,
+                "the policy",
+                seconds=policy.cancel_seconds,
+                on_abandoned=session.note_abandoned_policy,
+            )
     except StoreError:
         raise
     except Truncate as cut:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,7 +29,7 @@ from trajgym.envs import (
     tool,
 )
 from trajgym.envs.faults import UserCodeExit
-from trajgym.rollout import Policy, PolicyRequest, annotate, collect
+from trajgym.rollout import AttemptPolicy, Policy, PolicyRequest, annotate, collect
 from trajgym.rollout.annotators import Annotator
 from trajgym.trajectory import Outcome, Run, Sampling, Segment, SessionTree, Task, Turn, Usage
 
@@ -407,3 +408,51 @@ async def test_signals_of_annotators_are_checked(tmp_path: Path) -> None:
     assert (report.annotated, report.failed.total()) == (2, 0)
     with Run(tmp_path) as run:
         assert [t.signals["x"] for tree in run.sessions() for t in tree.turns] == [0.5, 0.5]
+
+
+class Prepares(AttemptPolicy):
+    """Goes wrong before, in or after the attempt that it runs itself."""
+
+    name = "test:prepares"
+
+    def __init__(self, at: str, kind: str) -> None:
+        self.at, self.kind = at, kind
+
+    def _at(self, at: str) -> None:
+        if at == self.at:
+            error = RAISES[self.kind]()
+            raise error
+
+    @asynccontextmanager
+    async def prepared(self, session: Session) -> AsyncIterator[None]:
+        self._at("before")
+        yield
+        self._at("after")
+
+    async def attempt(self, session: Session, *, after_turn: Any, **_: Any) -> None:
+        if self.at == "task":
+            await asyncio.ensure_future(self._later())
+        self._at("attempt")
+        await session.step("done")
+        after_turn()
+
+    async def _later(self) -> None:
+        error = RAISES[self.kind]()
+        raise error
+
+
+@pytest.mark.parametrize("kind", ["exit", "cancelled", "generator", "bare", "mute"])
+@pytest.mark.parametrize("at", ["before", "attempt", "task", "after"])
+async def test_policies_that_run_attempts_are_contained(tmp_path: Path, at: str, kind: str) -> None:
+    """Whatever fails, the store has the session with its end, and the task counts as failed."""
+    if (at, kind) == ("task", "exit"):
+        pytest.skip("asyncio itself ends the loop for SystemExit in a task of the policy's own")
+    spec = EnvSpec(id="tests.test_returned_values:Returns", config={"hook": ""})
+    tasks = [Task(id="a"), Task(id="b")]
+    report = await collect(spec, tasks, Prepares(at, kind), tmp_path, concurrency=1)
+    status = "completed" if at == "after" else "failed:policy"
+    assert report.statuses == {status: 2}
+    assert report.failed_tasks == ([] if at == "after" else ["a", "b"])
+    with Run(tmp_path) as run:
+        assert run.check() == []
+        assert [str(tree.attempts[0].status) for tree in run.sessions()] == [status] * 2
