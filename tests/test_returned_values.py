@@ -371,6 +371,16 @@ def test_a_class_that_exits_raises_an_error(at: str, kind: str) -> None:
         spec.make()
 
 
+async def test_an_instance_that_cant_be_built_is_the_environments(tmp_path: Path) -> None:
+    """Each session of a class that raises in ``__init__`` ends ``failed:env``."""
+    for kind in (kind for kind in RAISES if kind != "interrupt in a thread"):
+        config = {"at": "init", "kind": kind}
+        spec = EnvSpec(id="tests.test_returned_values:Unbuildable", config=config)
+        report = await collect(spec, [Task(id="a")], Acts(), tmp_path / kind)
+        part = "policy" if kind == "unavailable" else "env"  # an error of ours names its part
+        assert report.statuses == {f"failed:{part}": 1}
+
+
 class Odd(Annotator):
     """Returns one value, or raises in ``turns``."""
 
