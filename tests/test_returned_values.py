@@ -455,8 +455,6 @@ class Prepares(AttemptPolicy):
 @pytest.mark.parametrize("at", ["before", "attempt", "task", "after"])
 async def test_policies_that_run_attempts_are_contained(tmp_path: Path, at: str, kind: str) -> None:
     """Whatever fails, the store has the session with its end, and the task counts as failed."""
-    if (at, kind) == ("task", "exit"):
-        pytest.skip("asyncio itself ends the loop for SystemExit in a task of the policy's own")
     spec = EnvSpec(id="tests.test_returned_values:Returns", config={"hook": ""})
     tasks = [Task(id="a"), Task(id="b")]
     report = await collect(spec, tasks, Prepares(at, kind), tmp_path, concurrency=1)
@@ -466,3 +464,79 @@ async def test_policies_that_run_attempts_are_contained(tmp_path: Path, at: str,
     with Run(tmp_path) as run:
         assert run.check() == []
         assert [str(tree.attempts[0].status) for tree in run.sessions()] == [status] * 2
+
+
+class OwnTasks(Env):
+    """Raises in a task of its own, or in one that such a task created."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def reset(self, task: Task, seed: int | None) -> str:
+        return "go"
+
+    async def _exit(self, depth: int) -> None:
+        await asyncio.sleep(0)
+        if depth:
+            await asyncio.create_task(self._exit(depth - 1))
+        raise SystemExit(3)
+
+    async def _fail(self) -> None:
+        await asyncio.sleep(0)
+        raise LookupError("own")
+
+    @tool
+    async def go(self) -> str:
+        """Go on."""
+        if self.how == "gather":
+            await asyncio.gather(self._exit(0), asyncio.sleep(60))
+        elif self.how == "nested":
+            await asyncio.create_task(self._exit(2))
+        elif self.how == "group":
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._exit(0))
+        elif self.how == "group's error":
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._fail())
+        elif self.how == "caught":
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._fail())
+            except* LookupError:
+                pass
+        elif self.how == "forgotten":
+            asyncio.create_task(self._exit(0))  # noqa: RUF006 - as careless code does
+            await asyncio.sleep(0.01)
+        elif self.how == "cancelled":
+            asyncio.create_task(self._exit(0)).cancel()
+        return "ok"
+
+    @tool
+    def refuse(self) -> str:
+        """Refuse."""
+        return "ok"
+
+    def verify(self) -> float:
+        return 1.0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [
+        ("gather", "failed:env"),
+        ("nested", "failed:env"),
+        ("group", "failed:env"),
+        ("group's error", "failed:env"),
+        ("caught", "completed"),
+        ("forgotten", "completed"),
+        ("cancelled", "completed"),
+    ],
+)
+async def test_what_a_task_of_its_own_raises(tmp_path: Path, how: str, status: str) -> None:
+    """It fails whoever awaits the task; neither the event loop nor the session is cancelled."""
+    factory = asyncio.get_running_loop().get_task_factory()
+    spec = EnvSpec(id="tests.test_returned_values:OwnTasks", config={"how": how})
+    report = await collect(spec, [Task(id=f"t{i}") for i in range(3)], Acts(), tmp_path)
+    assert report.statuses == {status: 3}
+    assert asyncio.get_running_loop().get_task_factory() is factory
