@@ -262,7 +262,7 @@ def _checked(reply: Reply, turn: int) -> Reply:
     if context is not None:
         shown = f"context of turn {turn}"
         context = _storable([plain_message(one, shown) for one in context], shown)
-    plain = {
+    plain: dict[str, Any] = {
         "message": message,
         "context": context,
         "finish": plain_text(reply.finish),
