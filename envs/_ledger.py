@@ -6,6 +6,7 @@ import hashlib
 import math
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import zip_longest
 from numbers import Integral
@@ -85,6 +86,12 @@ class Ledger:
             ack = self.store.begin_session(self.record)
             self.begun = True
             await ack
+
+    async def begin_if_new(self) -> None:
+        """Store the session's record if that has not happened: it failed before it was entered."""
+        if not self.begun:
+            with suppress(InvalidInput):  # the store has another session with that id
+                await self.begin()
 
     def new_agent(self, name: str) -> str:
         """Return a name for a sub-agent that no other agent of the session has."""
@@ -255,20 +262,21 @@ def _checked(reply: Reply, turn: int) -> Reply:
     if context is not None:
         shown = f"context of turn {turn}"
         context = _storable([plain_message(one, shown) for one in context], shown)
-    return replace(
-        reply,
-        message=message,
-        context=context,
-        finish=plain_text(reply.finish),
-        policy=plain_text(reply.policy),
-        usage=_plain_fields(reply.usage),
-        sampling=_plain_fields(reply.sampling),
-    )
+    plain: dict[str, Any] = {
+        "message": message,
+        "context": context,
+        "finish": plain_text(reply.finish),
+        "policy": plain_text(reply.policy),
+        "usage": _plain_fields(reply.usage),
+        "sampling": _plain_fields(reply.sampling),
+    }
+    changed = {name: value for name, value in plain.items() if value is not getattr(reply, name)}
+    return replace(reply, **changed) if changed else reply
 
 
 def _plain_fields(record: _T) -> _T:
     """Return a record whose numbers and texts are plain; the same one if they are."""
-    if not is_dataclass(record) or isinstance(record, type):
+    if record is None or not is_dataclass(record) or isinstance(record, type):
         return record
     changed: dict[str, Any] = {}
     for one in fields(record):

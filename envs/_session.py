@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from trajgym.envs._clock import OutOfTime
 from trajgym.envs._conversation import Conversation
 from trajgym.envs._delegation import Delegation
-from trajgym.envs._errors import SessionEnded, UnknownEnv
+from trajgym.envs._errors import SessionEnded
 from trajgym.envs._instance import Instance
 from trajgym.envs._ledger import (
     Ledger,
@@ -310,7 +310,7 @@ class Session:
                         call,
                         "the policy",
                         seconds=cancel_seconds,
-                        on_abandoned=self._note_abandoned_policy,
+                        on_abandoned=self.note_abandoned_policy,
                     )
                     paused = paused_seconds(reply)
         except OutOfTime:
@@ -536,7 +536,8 @@ class Session:
     def _note_abandoned(self, cause: str) -> None:
         self._abandoned = self._abandoned or Fault("env", cause, "")
 
-    def _note_abandoned_policy(self, cause: str) -> None:
+    def note_abandoned_policy(self, cause: str) -> None:
+        """Let the attempt end as ``failed:policy``: a part of the policy may still be running."""
         self._abandoned = self._abandoned or Fault("policy", cause, "")
 
     # One turn -----------------------------------------------------------------------------
@@ -597,8 +598,10 @@ class Session:
         """Open the sub-agents that the turn's tools asked for."""
         try:
             children = {place: self._subagent(run.spawns[place]) for place in sorted(run.spawns)}
-        except (InvalidInput, UnknownEnv) as error:  # what the environment asked for
-            await self.fail("env", str(error))
+        except Exception as error:  # noqa: BLE001 - boundary: what the environment asked for
+            fault = fault_of(error)
+            ours = isinstance(error, InvalidInput)
+            await self.fail(fault.part, str(error) if ours else fault.cause, fault.error)
             return
         self._delegation = Delegation(run, run.observation, children)
 
@@ -649,5 +652,6 @@ class Session:
                 outcome = found
         attempt.outcome, attempt.status = outcome, status
         attempt.cause, attempt.error, attempt.ended_at = cause, error, time.time()
+        await self._ledger.begin_if_new()
         await self._ledger.put_attempt(attempt)
         await self._instance.close()

@@ -7,6 +7,9 @@ import logging
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from trajgym.envs._groups import LeftRequests
+from trajgym.envs._own_tasks import step
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
@@ -44,7 +47,7 @@ async def stoppable(
     """
     coroutine = call if isinstance(call, CoroutineType) else _awaiting(call)
     try:
-        waits_for = coroutine.send(None)
+        waits_for = step(coroutine.send, None)
     except StopIteration as ended:  # most calls never suspend
         result: _T = ended.value
         return result
@@ -76,6 +79,7 @@ class _Suspended(Generic[_T]):
         self._task = task
         self._cancels = task.cancelling()
         self._coroutine = coroutine
+        self._left = LeftRequests(task, coroutine)
         self._what = what
         self._seconds = seconds
         self._on_abandoned = on_abandoned
@@ -93,12 +97,13 @@ class _Suspended(Generic[_T]):
                     break
                 try:
                     if error is None:
-                        waits_for = self._coroutine.send(None)
+                        waits_for = step(self._coroutine.send, None)
                     else:
-                        waits_for = self._coroutine.throw(error)
+                        waits_for = step(self._coroutine.throw, error)
                 except StopIteration as ended:
                     result: _T = ended.value
                     return result
+                self._left.stepped()
                 self._forget()
         except GeneratorExit:
             self._coroutine.close()
@@ -144,6 +149,7 @@ class _Suspended(Generic[_T]):
 
     def _note(self, error: asyncio.CancelledError) -> None:
         """Start the grace period, unless one is already running for an earlier cancellation."""
+        self._left.withdraw()
         outstanding = self._task.cancelling() - self._cancels
         if outstanding > 1 and self._timer is not None:
             return

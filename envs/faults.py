@@ -11,6 +11,7 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, NamedTuple
 
+from trajgym.envs._own_tasks import UserCodeExit
 from trajgym.envs._stoppable import CANCEL_SECONDS, stoppable
 from trajgym.trajectory import TrajgymError
 from trajgym.trajectory._internal import replace_surrogates
@@ -36,14 +37,6 @@ _TRACEBACK = 50_000
 """Largest number of characters of a traceback."""
 _PART = 100
 """Largest number of characters of a part's name."""
-
-
-class UserCodeExit(TrajgymError):
-    """User code raised an exception that would have ended more than its own attempt.
-
-    ``__cause__`` is that exception: ``SystemExit``, ``GeneratorExit``, another ``BaseException``,
-    or a ``CancelledError`` although the task was not cancelled.
-    """
 
 
 class Fault(NamedTuple):

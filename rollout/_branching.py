@@ -54,6 +54,7 @@ class Branching:
         self._seed = seed
         self._seconds = seconds
         self._attempts = {session.attempt.index: session}
+        self._broken: StoreError | None = None
 
     async def grow(self) -> None:
         """Run every round of the expansion.
@@ -78,20 +79,19 @@ class Branching:
 
     async def _round(self, points: list[int | None]) -> None:
         """Open the rivals sequentially, numbered in the order of the plan."""
-        try:
-            async with asyncio.TaskGroup() as rivals:
-                for turn in points:
-                    await self._slots.acquire()
-                    rival = None
-                    try:
-                        rival = await self._fork(turn)
-                    finally:
-                        if rival is None:
-                            self._slots.release()
-                    if rival is not None:
-                        rivals.create_task(self._run(rival))
-        except* StoreError as group:
-            raise _first(group) from None
+        async with asyncio.TaskGroup() as rivals:
+            for turn in points:
+                await self._slots.acquire()
+                rival = None
+                try:
+                    rival = await self._fork(turn)
+                finally:
+                    if rival is None:
+                        self._slots.release()
+                if rival is not None:
+                    rivals.create_task(self._run(rival))
+        if self._broken is not None:
+            raise self._broken
 
     async def _fork(self, turn: int | None) -> Session | None:
         try:
@@ -116,18 +116,12 @@ class Branching:
             with contained():
                 async with rival:
                     await self._drive(rival)
-        except StoreError:
-            raise
+        except StoreError as error:
+            # Not raised in the group: it would request to cancel this session's task, which some
+            # versions of Python do not withdraw.
+            self._broken = self._broken or error
         except Exception:  # noqa: BLE001 - boundary: recorded by the rival as it was left
             _log.exception("session %s: attempt %d", rival.id, rival.attempt.index)
         finally:
             self._slots.release()
         self._attempts[rival.attempt.index] = rival
-
-
-def _first(group: BaseExceptionGroup[StoreError]) -> StoreError:
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    assert isinstance(found, StoreError)
-    return found

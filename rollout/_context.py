@@ -28,7 +28,7 @@ _WORDS = re.compile(
     r"|prompt is too long"  # Anthropic, Fireworks
     r"|exceed context limit"
     r"|input token count .{0,60}(?:exceeds the maximum|only supports)"  # Google
-    r"|longer than the maximum model length"  # vLLM
+    r"|longer than the maximum model length|exceeds the max_model_len"  # vLLM
     r"|too long to fit into the model"
     r"|max_tokens must be at least 1, got -"
     r"|input length \(\d+ tokens\) exceeds the maximum allowed length"  # SGLang

@@ -15,6 +15,7 @@ from trajgym.envs.faults import (
     describe,
     fault_of,
     message_of,
+    stoppable,
     traceback_of,
 )
 from trajgym.rollout._branching import Branching
@@ -192,8 +193,10 @@ async def run_session(
         async with AsyncExitStack() as opened:
             async with slots:
                 with hooks.around(session):
-                    if isinstance(policy, AttemptPolicy):
-                        await opened.enter_async_context(policy.prepared(session))
+                    if isinstance(policy, AttemptPolicy) and not await _prepared(
+                        policy, session, opened
+                    ):
+                        return
                     await opened.enter_async_context(session)
                     if fault is not None:
                         await session.fail(*fault)
@@ -238,6 +241,19 @@ class _CallbackFailed(TrajgymError):
     part = "callback"
 
 
+async def _prepared(policy: AttemptPolicy, session: Session, opened: AsyncExitStack) -> bool:
+    """Enter the policy's context; return False if it failed, and with it the attempt."""
+    try:
+        with contained():
+            await opened.enter_async_context(policy.prepared(session))
+    except StoreError:
+        raise
+    except Exception as error:  # noqa: BLE001 - boundary: policy code
+        await session.fail(*fault_of(error, "policy"))
+        return False
+    return True
+
+
 async def _whole_attempt(
     session: Session,
     policy: AttemptPolicy,
@@ -261,8 +277,14 @@ async def _whole_attempt(
 
     try:
         with contained():
-            attempt = policy.attempt(session, seed=seed, before_turn=before, after_turn=after)
-            await interrupt.guard(attempt)
+            call = policy.attempt(session, seed=seed, before_turn=before, after_turn=after)
+            bounded = stoppable(
+                call,
+                "the policy",
+                seconds=policy.cancel_seconds,
+                on_abandoned=session.note_abandoned_policy,
+            )
+            await interrupt.guard(bounded)
     except StoreError:
         raise
     except Interrupted as interrupted:

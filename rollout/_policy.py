@@ -130,6 +130,10 @@ class AttemptPolicy(Policy):
     :class:`trajgym.envs.OutsideTurns`. Such a session can't be forked.
     """
 
+    cancel_seconds: ClassVar[float] = 300.0
+    """In which :meth:`attempt` has to end once it is cancelled: programs and sandboxes are closed
+    within it."""
+
     async def sample(self, request: PolicyRequest) -> Reply:
         """Not available: the agent's own loop decides when its model is called."""
         del request

@@ -16,7 +16,17 @@ import numpy as np
 import pytest
 
 from tests.worlds import call
-from trajgym.envs import Budgets, Env, EnvSpec, Reply, ToolResult, Truncate, register, tool
+from trajgym.envs import (
+    Budgets,
+    Env,
+    EnvSpec,
+    OtherTurn,
+    Reply,
+    ToolResult,
+    Truncate,
+    register,
+    tool,
+)
 from trajgym.envs.faults import UserCodeExit, contained, describe, fault_of, traceback_of
 from trajgym.rollout import (
     Expansion,
@@ -32,7 +42,10 @@ from trajgym.rollout import (
 from trajgym.rollout.annotators import Annotator
 from trajgym.trajectory import Outcome, Run, Store, Task
 
-HOOKS = ("init", "reset", "tool", "respond", "verify", "snapshot", "close", "sample", "callback")
+HOOKS = (
+    *("reset", "take_others", "tool", "on_refusal", "respond", "snapshot", "verify", "close"),
+    *("sample", "callback"),
+)
 
 
 class Mute(Exception):
@@ -123,6 +136,10 @@ class Hostile(Env):
         self.turn += 1
         return ToolResult(content="ok", reward=0.5)
 
+    def take_others(self) -> list[OtherTurn]:
+        self._at("take_others")
+        return super().take_others()
+
     def _closed(self) -> None:
         self.live.discard(id(self))
         plan = getattr(self, "plan", None)
@@ -145,6 +162,10 @@ class HostilePlain(Hostile):
     def respond(self, message: Any) -> ToolResult:
         self._at("respond")
         return ToolResult(done=True)
+
+    def on_refusal(self, error: str) -> str:
+        self._at("on_refusal")
+        return error
 
     def verify(self) -> float:
         self._at("verify")
@@ -176,6 +197,10 @@ class HostileAsync(Hostile):
         self._at("respond")
         return ToolResult(done=True)
 
+    async def on_refusal(self, error: str) -> str:
+        self._at("on_refusal")
+        return error
+
     async def verify(self) -> float:
         await asyncio.sleep(0)
         self._at("verify")
@@ -199,7 +224,7 @@ class HostilePolicy(Policy):
         await asyncio.sleep(0)
         Plan(request.task).at("sample", request.turn)
         if request.turn < 2:
-            return Reply(message=call(("go", "{}"), ("go", "{}")))
+            return Reply(message=call(("go", "{}"), ("go", "{}"), ("no_tool", "{}")))
         return Reply(message={"role": "assistant", "content": "done"})
 
 
@@ -270,15 +295,15 @@ def expect(plan: dict[str, Any], status: str, cause: str) -> None:
     assert len(cause) < 3000
     if status.startswith("failed"):
         assert cause
-    if hook in {"close", "init"} or kind.startswith("interrupt"):
+    if hook == "close" or kind.startswith("interrupt"):
         return
     part = {"sample": "policy", "callback": "callback", "verify": "verify"}.get(hook, "env")
-    if kind == "truncate" and hook in {"tool", "sample", "respond"}:
+    if kind == "truncate" and hook in {"tool", "sample", "respond", "on_refusal"}:
         assert status == "truncated:memory"
     elif status == "completed":
         # The hook was never reached, or the attempt had ended: a callback after the last turn.
         assert hook in {"tool", "respond", "callback"}
-    elif kind == "unavailable":
+    elif kind == "unavailable" and hook != "take_others":
         assert status == "failed:policy"  # an error of ours names its part
     else:
         assert status == f"failed:{part}", (plan, cause)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,7 +29,7 @@ from trajgym.envs import (
     tool,
 )
 from trajgym.envs.faults import UserCodeExit
-from trajgym.rollout import Policy, PolicyRequest, annotate, collect
+from trajgym.rollout import AttemptPolicy, Policy, PolicyRequest, annotate, collect
 from trajgym.rollout.annotators import Annotator
 from trajgym.trajectory import Outcome, Run, Sampling, Segment, SessionTree, Task, Turn, Usage
 
@@ -370,6 +371,16 @@ def test_a_class_that_exits_raises_an_error(at: str, kind: str) -> None:
         spec.make()
 
 
+async def test_an_instance_that_cant_be_built_is_the_environments(tmp_path: Path) -> None:
+    """Each session of a class that raises in ``__init__`` ends ``failed:env``."""
+    for kind in (kind for kind in RAISES if kind != "interrupt in a thread"):
+        config = {"at": "init", "kind": kind}
+        spec = EnvSpec(id="tests.test_returned_values:Unbuildable", config=config)
+        report = await collect(spec, [Task(id="a")], Acts(), tmp_path / kind)
+        part = "policy" if kind == "unavailable" else "env"  # an error of ours names its part
+        assert report.statuses == {f"failed:{part}": 1}
+
+
 class Odd(Annotator):
     """Returns one value, or raises in ``turns``."""
 
@@ -407,3 +418,125 @@ async def test_signals_of_annotators_are_checked(tmp_path: Path) -> None:
     assert (report.annotated, report.failed.total()) == (2, 0)
     with Run(tmp_path) as run:
         assert [t.signals["x"] for tree in run.sessions() for t in tree.turns] == [0.5, 0.5]
+
+
+class Prepares(AttemptPolicy):
+    """Goes wrong before, in or after the attempt that it runs itself."""
+
+    name = "test:prepares"
+
+    def __init__(self, at: str, kind: str) -> None:
+        self.at, self.kind = at, kind
+
+    def _at(self, at: str) -> None:
+        if at == self.at:
+            error = RAISES[self.kind]()
+            raise error
+
+    @asynccontextmanager
+    async def prepared(self, session: Session) -> AsyncIterator[None]:
+        self._at("before")
+        yield
+        self._at("after")
+
+    async def attempt(self, session: Session, *, after_turn: Any, **_: Any) -> None:
+        if self.at == "task":
+            await asyncio.ensure_future(self._later())
+        self._at("attempt")
+        await session.step("done")
+        after_turn()
+
+    async def _later(self) -> None:
+        error = RAISES[self.kind]()
+        raise error
+
+
+@pytest.mark.parametrize("kind", ["exit", "cancelled", "generator", "bare", "mute"])
+@pytest.mark.parametrize("at", ["before", "attempt", "task", "after"])
+async def test_policies_that_run_attempts_are_contained(tmp_path: Path, at: str, kind: str) -> None:
+    """Whatever fails, the store has the session with its end, and the task counts as failed."""
+    spec = EnvSpec(id="tests.test_returned_values:Returns", config={"hook": ""})
+    tasks = [Task(id="a"), Task(id="b")]
+    report = await collect(spec, tasks, Prepares(at, kind), tmp_path, concurrency=1)
+    status = "completed" if at == "after" else "failed:policy"
+    assert report.statuses == {status: 2}
+    assert report.failed_tasks == ([] if at == "after" else ["a", "b"])
+    with Run(tmp_path) as run:
+        assert run.check() == []
+        assert [str(tree.attempts[0].status) for tree in run.sessions()] == [status] * 2
+
+
+class OwnTasks(Env):
+    """Raises in a task of its own, or in one that such a task created."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def reset(self, task: Task, seed: int | None) -> str:
+        return "go"
+
+    async def _exit(self, depth: int) -> None:
+        await asyncio.sleep(0)
+        if depth:
+            await asyncio.create_task(self._exit(depth - 1))
+        raise SystemExit(3)
+
+    async def _fail(self) -> None:
+        await asyncio.sleep(0)
+        raise LookupError("own")
+
+    @tool
+    async def go(self) -> str:
+        """Go on."""
+        if self.how == "gather":
+            await asyncio.gather(self._exit(0), asyncio.sleep(60))
+        elif self.how == "nested":
+            await asyncio.create_task(self._exit(2))
+        elif self.how == "group":
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._exit(0))
+        elif self.how == "group's error":
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._fail())
+        elif self.how == "caught":
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._fail())
+            except* LookupError:
+                pass
+        elif self.how == "forgotten":
+            asyncio.create_task(self._exit(0))  # noqa: RUF006 - as careless code does
+            await asyncio.sleep(0.01)
+        elif self.how == "cancelled":
+            asyncio.create_task(self._exit(0)).cancel()
+        return "ok"
+
+    @tool
+    def refuse(self) -> str:
+        """Refuse."""
+        return "ok"
+
+    def verify(self) -> float:
+        return 1.0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [
+        ("gather", "failed:env"),
+        ("nested", "failed:env"),
+        ("group", "failed:env"),
+        ("group's error", "failed:env"),
+        ("caught", "completed"),
+        ("forgotten", "completed"),
+        ("cancelled", "completed"),
+    ],
+)
+async def test_what_a_task_of_its_own_raises(tmp_path: Path, how: str, status: str) -> None:
+    """It fails whoever awaits the task; neither the event loop nor the session is cancelled."""
+    factory = asyncio.get_running_loop().get_task_factory()
+    spec = EnvSpec(id="tests.test_returned_values:OwnTasks", config={"how": how})
+    report = await collect(spec, [Task(id=f"t{i}") for i in range(3)], Acts(), tmp_path)
+    assert report.statuses == {status: 3}
+    assert asyncio.get_running_loop().get_task_factory() is factory

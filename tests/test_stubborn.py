@@ -12,7 +12,7 @@ import pytest
 
 from tests.worlds import call
 from trajgym.envs import Budgets, Env, EnvSpec, Reply, Session, tool
-from trajgym.envs.faults import stoppable
+from trajgym.envs.faults import contained, stoppable
 from trajgym.rollout import Policy, PolicyRequest, Runner, ScriptedPolicy, annotate, collect
 from trajgym.rollout.annotators import Annotator
 from trajgym.trajectory import Run, SessionTree, Store, Task, Turn
@@ -288,3 +288,53 @@ async def test_awaitables_of_every_kind() -> None:
     for failing in (fails(), asyncio.ensure_future(fails())):
         with pytest.raises(LookupError, match="own"):
             await stoppable(failing, "e")
+
+
+@pytest.mark.parametrize("phase", ["body", "end"])
+@pytest.mark.parametrize("real", [False, True])
+async def test_the_cancellation_by_a_group_is_its_own(phase: str, real: bool) -> None:
+    """A task group whose task fails cancels its parent: that is no cancellation by the owner."""
+    waits, release = asyncio.Event(), asyncio.Event()
+    caught: list[str] = []
+
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise LookupError("own")
+
+    async def slow() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            waits.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await release.wait()
+            await release.wait()
+
+    async def code() -> str:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(slow())
+                group.create_task(fails())
+                if phase == "body":
+                    await asyncio.Event().wait()
+        except* LookupError:
+            caught.append("own")
+        return "went on"
+
+    async def session() -> str:
+        with contained():
+            return await stoppable(code(), "code", seconds=60)
+
+    task = asyncio.create_task(session())
+    await waits.wait()
+    if real:
+        task.cancel()
+        await asyncio.sleep(0)
+    release.set()
+    if real:
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    else:
+        assert await task == "went on"
+        assert caught == ["own"]
+        assert not task.cancelling()

@@ -35,6 +35,11 @@ REFUSALS: dict[str, tuple[int, dict[str, Any]]] = {
             "code": "context_length_exceeded",
         },
     ),
+    "vllm-engine": (
+        400,
+        {"message": "The engine prompt length 4100 exceeds the max_model_len 4096. Please reduce "
+         "prompt.", "type": "BadRequestError"},
+    ),
     "openai-code-only": (400, {"message": "no", "code": "context_length_exceeded"}),
     "openai-input": (
         400,
