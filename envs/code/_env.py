@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import secrets
@@ -123,7 +124,11 @@ class CodeEnvBase(SandboxEnv):
             score = await self._checked(answer)
         else:
             match = self._record.match or self.match
-            score = float(any(is_right(answer, right, match) for right in self._record.answer))
+            score = 0.0
+            for right in self._record.answer:
+                if await asyncio.to_thread(is_right, answer, right, match):
+                    score = 1.0
+                    break
         return Outcome(score=score, passed=score >= 1.0, details=details)
 
     async def close(self) -> None:

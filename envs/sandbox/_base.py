@@ -87,6 +87,8 @@ class SandboxSpec:
         workdir: where commands run by default; created if missing.
         env: environment variables of every command.
         user: ``uid:gid`` of commands; None is the provider's unprivileged default.
+        capabilities: Linux capabilities that a root user keeps, such as ``CHOWN``; none by default.
+            Docker only.
         network: whether the sandbox has network access; off by default.
         allow: the only endpoints that can be reached while ``network`` is off, each ``host:port``,
             or ``host:port=target:port`` where the host connects to another name or port. Inside,
@@ -108,6 +110,7 @@ class SandboxSpec:
     workdir: str = "/work"
     env: Mapping[str, str] = field(default_factory=dict)
     user: str | None = None
+    capabilities: Sequence[str] = ()
     network: bool = False
     allow: Sequence[str] = ()
     services: Sequence[Service] = ()

@@ -164,6 +164,11 @@ def _multi(row: dict[str, Any]) -> dict[str, Any]:
     tests = {kind: _names(row.get(f"{kind}_tests")) for kind in ("f2p", "n2p", "s2p", "p2p")}
     made: dict[str, Any] = {}
     language = str(row.get("lang") or row.get("language") or "").lower()
+    if not row.get("install_config") and language and language not in _PARSERS:
+        raise ValueError(
+            f"lang {language!r}: there is no parser for its test output, only for "
+            f"{', '.join(_PARSERS)}; give the record an install_config with test_cmd and log_parser"
+        )
     if not row.get("install_config") and language in _PARSERS:
         made["install_config"] = {
             "test_cmd": "bash /home/run.sh", "whole_command": True,

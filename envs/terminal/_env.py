@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import contextlib
 import dataclasses
 import json
 import math
 import re
+import shutil
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,7 +26,7 @@ from trajgym.envs.sandbox import (
 )
 from trajgym.envs.sandbox._env import SandboxEnv
 from trajgym.envs.terminal._format import TerminalRecord, load_tasks
-from trajgym.envs.terminal._image import built_image
+from trajgym.envs.terminal._image import account_of, built_image
 from trajgym.trajectory import InvalidInput, Message, Outcome, TrajgymError
 
 if TYPE_CHECKING:
@@ -36,6 +40,8 @@ __all__ = ["TerminalEnv"]
 _TESTS = "/tests"
 _LOGS = "/logs/verifier"
 _MIB = 1 << 20
+_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID")
+"""What root needs to install packages and to start services as other users."""
 _SUMMARY = re.compile(r"^(PASSED|FAILED|ERROR|XPASS|XFAIL|SKIPPED) (\S+)", re.MULTILINE)
 _PROMPT = """\
 {instruction}
@@ -146,8 +152,7 @@ class TerminalEnv(SandboxEnv):
         assert self._sandbox is not None
         assert self._provider is not None
         record = TerminalRecord.of(self._task)
-        if self._shell is not None:
-            await self._shell.close()
+        # The shell stays open: closing it would end the services that were started in it.
         rewards, said = await self._tested(record, self._sandbox)
         if rewards is None:
             assert self._clean is not None
@@ -207,14 +212,18 @@ class TerminalEnv(SandboxEnv):
         image = await built_image(record, inner, self.bases, network=self.network)
         config = await inner.engine.call(lambda api: api.inspect_image(image)["Config"])
         workdir = record.workdir or config.get("WorkingDir") or ""
-        user = _numbers(record.agent_user or config.get("User") or "root")
+        account = await account_of(inner, image, record.agent_user or config.get("User") or "root")
         limits = Limits()
+        # Root creates these itself; agents see no folder of tests before the work is graded.
+        own = {} if account.ids.startswith("0:") else {_TESTS: _empty(), _LOGS: _empty()}
         return SandboxSpec(
             image=image,
+            trees=own,
             workdir=workdir if workdir not in {"", "/"} else "/app",
-            user=user,
-            env={"HOME": "/root" if user == "0:0" else "/tmp", **record.env},  # noqa: S108
+            user=account.ids,
+            env={"HOME": account.home, **record.env},
             network=network,
+            capabilities=_CAPABILITIES,
             limits=Limits(
                 cpus=record.cpus or limits.cpus,
                 memory=(record.memory_mb or 2048) * _MIB,
@@ -255,12 +264,12 @@ class TerminalEnv(SandboxEnv):
         return found, ""
 
 
-def _numbers(user: str) -> str:
-    """Return a user as ``uid:gid``."""
-    uid, _, gid = ("0:0" if user == "root" else user).partition(":")
-    if not (uid.isdigit() and (gid or uid).isdigit()):
-        raise InvalidInput(f"the user {user!r} must be root or numbers, like 1000:1000")
-    return f"{uid}:{gid or uid}"
+@cache
+def _empty() -> Path:
+    """Return an empty folder, which is removed when this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="trajgym-empty-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 async def _reward(sandbox: Sandbox) -> dict[str, float] | None:

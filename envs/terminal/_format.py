@@ -142,6 +142,8 @@ def _harbor(folder: Path) -> tuple[str, dict[str, Any]]:
         raise InvalidInput("steps: tasks of several steps are not supported")
     if verifier.get("environment_mode") == "separate" or verifier.get("environment"):
         raise InvalidInput("verifier: an environment of its own is not supported")
+    if str(verifier.get("user") or "") != str(agent.get("user") or ""):
+        raise InvalidInput("verifier.user: another user than the agent's is not supported")
     if str(environment.get("os", "linux")).lower() != "linux":
         raise InvalidInput(f"environment.os: {environment['os']!r} containers are not supported")
     for field in ("gpus", "tpu", "mcp_servers"):

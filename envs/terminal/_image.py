@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import json
 import re
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from trajgym.envs.sandbox import ImageNotFound, SandboxStartFailed
+from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from trajgym.envs.sandbox import DockerProvider
     from trajgym.envs.terminal._format import TerminalRecord
 
-__all__ = ["built_image", "mapped_dockerfile"]
+__all__ = ["Account", "account_of", "built_image", "mapped_dockerfile"]
 
 _FROM = re.compile(
     r"^(?P<head>\s*FROM\s+(?:--platform=\S+\s+)?)(?P<image>\S+)(?P<tail>.*)$",
@@ -85,6 +87,63 @@ async def built_image(
                 patience=int(record.build_seconds),
             )
     return tag
+
+
+class Account(NamedTuple):
+    """A user of an image."""
+
+    ids: str
+    """``uid:gid``."""
+    home: str
+
+
+async def account_of(provider: DockerProvider, image: str, user: str) -> Account:
+    """Return a user of an image by name or number, as ``USER`` in a Dockerfile means it.
+
+    Args:
+        provider: whose engine has the image.
+        image: its name.
+        user: ``user`` or ``user:group``, each a name or a number.
+
+    Raises:
+        InvalidInput: the image has no such user or group.
+    """
+    users, groups = await provider.engine.call(lambda api: _accounts(api, image))
+    name, _, group = user.partition(":")
+    entry = next((line for line in users if name in (line[0], line[2])), None)
+    if entry is None and not name.isdigit():
+        raise InvalidInput(f"image {image}: no user {name!r} in its /etc/passwd")
+    uid, gid, home = (entry[2], entry[3], entry[5]) if entry else (name, "0", "/")
+    if group and not group.isdigit():
+        found = next((line for line in groups if line[0] == group), None)
+        if found is None:
+            raise InvalidInput(f"image {image}: no group {group!r} in its /etc/group")
+        group = found[2]
+    return Account(f"{uid}:{group or gid}", home)
+
+
+def _accounts(api: Any, image: str) -> tuple[list[list[str]], list[list[str]]]:
+    """Return the lines of an image's ``/etc/passwd`` and ``/etc/group``, split at colons."""
+    from docker.errors import NotFound
+
+    # Files of an image can only be read through a container; it is never started.
+    container = api.create_container(image, command=["true"], labels={"trajgym": "1"})["Id"]
+    try:
+        found: list[list[list[str]]] = []
+        for path, fields in (("/etc/passwd", 7), ("/etc/group", 4)):
+            try:
+                stream, _ = api.get_archive(container, path)
+            except NotFound:
+                found.append([])
+                continue
+            with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as tar:
+                file = tar.extractfile(tar.next() or "")
+                text = file.read().decode("utf-8", "replace") if file else ""
+            lines = (line.split(":") for line in text.splitlines())
+            found.append([line for line in lines if len(line) == fields])
+    finally:
+        api.remove_container(container, v=True, force=True)
+    return found[0], found[1]
 
 
 async def _present(provider: DockerProvider, name: str, where: str) -> str:

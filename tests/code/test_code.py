@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trajgym.envs import EnvSpec, Session
-from trajgym.envs.code import BlockCodeEnv, CodeEnv, Interpreter, is_right, last_boxed, load_tasks
+from trajgym.envs.code import (
+    BlockCodeEnv,
+    CodeEnv,
+    Interpreter,
+    _compare,
+    is_right,
+    last_boxed,
+    load_tasks,
+)
 from trajgym.envs.sandbox import (
     DockerProvider,
     EmbeddedProvider,
@@ -160,6 +168,31 @@ async def test_runs_are_counted_and_a_fork_repeats_them() -> None:
 def test_answers(answer: str, expected: str, match: Any, right: bool) -> None:
     """Text up to case and blanks; numbers in the forms that models write."""
     assert is_right(answer, expected, match) is right
+
+
+def test_numbers_of_any_size_are_compared_at_once() -> None:
+    """The exact value of a number in scientific notation is never computed."""
+    for answer in ("1e999999999", "-1e-999999999", "1/1e999999999", "nan", "inf", "9" * 10_000):
+        assert not is_right(answer, "5", "number")
+    assert is_right("1e3", "1000", "number")
+
+
+def test_mathematics_that_never_ends_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that keeps the comparison busy is wrong; the next ones are compared again."""
+    pytest.importorskip("math_verify", reason="needs trajgym[math]")
+    monkeypatch.setattr(_compare, "_SECONDS", 0.5)
+    monkeypatch.setattr(_compare, "_idle", [])
+    assert not is_right("9^{9^{9^{9}}}", "5", "math")
+    assert not is_right("100000000!", "5", "math")
+    for answer, right in (
+        (r"\frac{10}{2}", True),
+        ("x + y", False),
+        ("{1, 2", False),
+        ("", False),
+    ):
+        assert is_right(answer, "5", "math") == right
+    while _compare._idle:
+        _compare._end(_compare._idle.pop())
 
 
 @given(st.text(alphabet="{}ab\\ ", max_size=30))

@@ -69,6 +69,18 @@ def _build_holding_image() -> None:
     subprocess.run(command, input=recipe.encode(), capture_output=True, check=True, timeout=60)
 
 
+async def test_root_keeps_the_capabilities_that_were_granted_and_no_other() -> None:
+    """With CHOWN it changes owners, in a fork too; it can't do what other capabilities permit."""
+    spec = SandboxSpec(image=BASE, user="0:0", capabilities=["CHOWN"])
+    line = "f=$(mktemp) && chown 1:1 $f && stat -c %u $f; chroot / true"
+    async with DockerProvider() as provider, await provider.start(spec) as sandbox:
+        done = await sandbox.run(line)
+        assert done.stdout == b"1\n"
+        assert b"chroot: cannot change root directory" in done.stderr
+        async with await sandbox.fork() as fork:
+            assert (await fork.run(line)).stdout == b"1\n"
+
+
 async def test_image_that_holds_a_tree(tmp_path: Path) -> None:
     """A tree that the image's label says it holds is not copied over it."""
     (tmp_path / "file").write_text("from the host")

@@ -68,6 +68,13 @@ async def test_readonly_in_writable_is_refused(provider: SandboxProvider, tmp_pa
 
 
 @EMBEDDED
+async def test_capabilities_are_refused(provider: SandboxProvider) -> None:
+    """A spec that asks for what can't be granted is an error, not another sandbox."""
+    with pytest.raises(SandboxStartFailed, match="has no capabilities: use Docker"):
+        await provider.start(SandboxSpec(capabilities=["CHOWN"]))
+
+
+@EMBEDDED
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 async def test_root_is_refused(provider: SandboxProvider) -> None:
     """User 0 would be the host's root without a user namespace, so it is not offered."""

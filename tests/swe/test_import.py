@@ -209,6 +209,16 @@ def test_python_text_is_read_and_never_run(tmp_path: Path) -> None:
     assert not target.exists()
 
 
+def test_a_language_without_a_parser_is_named(tmp_path: Path) -> None:
+    """Its tests could not be read; with a command and a parser of its own, the record is a task."""
+    row = {**SHAPES["multi-swe-bench"], "lang": "C++"}
+    install = {"test_cmd": "ctest --output-junit out.xml", "junit": ["out.xml"]}
+    path = lines(tmp_path / "r.jsonl", row, {**row, "number": 8, "install_config": install})
+    tasks, (problem,) = import_tasks(path)
+    assert [task.id for task in tasks] == ["owner__repo-8"]
+    assert "lang 'c++': there is no parser for its test output, only for go, rust" in problem
+
+
 def test_bad_records_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
     """One clear sentence per bad record: file, line, id, field."""
     smith = {key: value for key, value in SHAPES["swe-smith"].items() if key != "patch"}

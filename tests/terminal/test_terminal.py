@@ -79,8 +79,8 @@ def spec(**config: Any) -> EnvSpec:
     return EnvSpec(id="trajgym.envs.terminal:TerminalEnv", config={"bases": BASES, **config})
 
 
-def bash(command: str) -> dict[str, Any]:
-    function = {"name": "bash", "arguments": json.dumps({"command": command})}
+def bash(command: str, **more: Any) -> dict[str, Any]:
+    function = {"name": "bash", "arguments": json.dumps({"command": command, **more})}
     return {"role": "assistant", "content": "", "tool_calls": [
         {"id": "c", "type": "function", "function": function}]}  # fmt: skip
 
@@ -125,6 +125,65 @@ async def test_the_shell_keeps_its_state_and_a_broken_grader_scores_nothing(
 
 
 @pytest.mark.docker
+async def test_root_installs_and_its_services_are_there_when_the_tests_run(tmp_path: Path) -> None:
+    """Packages are unpacked, files change owners, and what was started is still running."""
+    control = "Package: it\nVersion: 1\nArchitecture: all\nMaintainer: a <a@b.c>\nDescription: it"
+    package = (
+        "mkdir -p /tmp/p/DEBIAN /tmp/p/opt && echo installed > /tmp/p/opt/it\n"
+        f"cat > /tmp/p/DEBIAN/control <<'END'\n{control}\nEND\n"
+        "dpkg-deb -b /tmp/p /tmp/it.deb && dpkg -i /tmp/it.deb\n"
+    )
+    solve = f"""{package}
+mkdir -p /srv/box && chown nobody:nogroup /srv/box
+su -s /bin/sh nobody -c 'touch /srv/box/mine'
+cd /app && nohup python3 -m http.server 8123 > /dev/null 2>&1 &
+until python3 -c 'import socket; socket.create_connection(("127.0.0.1", 8123))'; do :; done
+"""
+    tests = """set -e
+mkdir -p /logs/verifier; echo 0 > /logs/verifier/reward.txt
+python3 -c 'import urllib.request as u; u.urlopen("http://127.0.0.1:8123/words.txt").read()'
+test "$(cat /opt/it)" = installed
+test "$(stat -c %U /srv/box/mine)" = nobody
+echo '{"reward": 1, "seconds": 0.5}' > /logs/verifier/reward.json
+"""
+    changes = {"solution/solve.sh": solve, "tests/test.sh": tests}
+    task = read_task(folder_of(tmp_path, "task", HARBOR, **changes))
+    async with Session(spec(command_seconds=20.0), task) as session:
+        solved, submitted = TerminalEnv.script(task, 0)
+        await session.step(solved)
+        await session.step(bash("sleep 600", timeout=0.5))  # killed, which spares the service
+        await session.step(submitted)
+    assert session.outcome is not None, session.attempt
+    assert session.outcome.details == {"rewards": {"reward": 1.0, "seconds": 0.5}}
+    assert session.outcome.passed
+
+
+@pytest.mark.docker
+async def test_the_user_of_an_image_works_and_is_graded_as_itself(tmp_path: Path) -> None:
+    """`USER` by name: its numbers and home are those of the image; it can't become root."""
+    dockerfile = (
+        "FROM ubuntu:24.04\nRUN useradd -m -u 1234 worker\nWORKDIR /home/worker/project\n"
+        "COPY words.txt .\nRUN chown -R worker /home/worker\nUSER worker\n"
+        'ENTRYPOINT ["/bin/false"]\n'
+    )
+    tests = 'test "$(cat who.txt)" = "worker /home/worker" && echo 1 > /logs/verifier/reward.txt\n'
+    changes = {"environment/Dockerfile": dockerfile, "tests/test.sh": tests}
+    task = read_task(folder_of(tmp_path, "task", HARBOR, **changes))
+    async with Session(spec(), task) as session:
+        shown = await session.step(bash("echo $(id -un) $HOME | tee who.txt; chown root who.txt"))
+        text = str(shown.observation[0]["content"])
+        assert text.startswith("worker /home/worker\nchown: changing ownership")
+        await session.step("done")
+    assert session.outcome is not None, session.attempt
+    assert session.outcome.passed
+    (tmp_path / "other").mkdir()
+    changes["environment/Dockerfile"] = "FROM ubuntu:24.04\nUSER nobody-knows\n"
+    unknown = read_task(folder_of(tmp_path / "other", "task", HARBOR, **changes))
+    with pytest.raises(InvalidInput, match="no user 'nobody-knows'"):
+        await TerminalEnv(bases=BASES).reset(unknown, None)
+
+
+@pytest.mark.docker
 async def test_a_grader_that_never_works_is_a_failure(tmp_path: Path) -> None:
     """A test script without a result on an untouched container is the task's fault."""
     task = read_task(folder_of(tmp_path, "task", HARBOR, **{"tests/test.sh": "exit 0\n"}))
@@ -162,6 +221,7 @@ def test_bases_are_mapped_in_every_stage_but_not_stages_themselves() -> None:
         (HARBOR, {"task.toml": "[environment]\nmemory = 'lots'"}, "memory"),
         (HARBOR, {"task.toml": "[environment]\ngpus = 1"}, "gpus"),
         (HARBOR, {"task.toml": "[verifier]\nenv = { KEY = '${KEY}' }"}, "variables of the host"),
+        (HARBOR, {"task.toml": "[verifier]\nuser = 'root'\n[agent]\nuser = 'me'"}, "verifier.user"),
         (HARBOR, {"task.toml": "[[steps]]\nname = 'a'"}, "steps"),
         (HARBOR, {"instruction.md": " \n"}, "instruction"),
         (HARBOR, {"instruction.md": None}, "instruction.md"),

@@ -275,7 +275,8 @@ class DockerProvider(SandboxProvider):
         """See :meth:`SandboxProvider.isolation`."""
         return {
             "kernel": "shared with the host; seccomp filters system calls (the engine's default)",
-            "privileges": "no capabilities, no new privileges; commands run as uid 1000",
+            "privileges": "no capabilities but those of the spec, no new privileges; commands run "
+            "as uid 1000 by default",
             "processes": "own pid namespace; count, memory and processors limited by cgroups",
             "files": "own file system from an image; nothing of the host is mounted",
             "disk": "measured every second while a command runs; no single file can exceed it; "

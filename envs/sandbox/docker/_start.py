@@ -143,6 +143,7 @@ class Launch:
                 for path, source in self.spec.mounts.items()
             ],
             cap_drop=["ALL"],
+            cap_add=list(self.spec.capabilities),
             security_opt=["no-new-privileges"],
             pids_limit=limits.pids,
             mem_limit=limits.memory,

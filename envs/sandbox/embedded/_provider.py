@@ -269,6 +269,8 @@ class EmbeddedProvider(SandboxProvider):
         await asyncio.to_thread(remove_folder, folder)
 
     def _user(self, spec: SandboxSpec, tool: Tool) -> tuple[int, int]:
+        if spec.capabilities:
+            raise SandboxStartFailed("an embedded sandbox has no capabilities: use Docker")
         if spec.user is None:
             return tool.default_user
         uid, gid = map(int, spec.user.split(":"))
