@@ -15,7 +15,7 @@ import pytest
 from tests.server.harness import ADD, World, result, shape
 from tests.server.token_engine import RENDERER, TokenEngine
 from trajgym.rollout.rendering import ByteRenderer
-from trajgym.server import App, Upstream, running
+from trajgym.server import App, Upstream, check_upstream, running
 from trajgym.trajectory import InvalidInput, Store, build_rows
 
 KINDS = pytest.mark.parametrize("kind", ["vllm", "sglang"])
@@ -169,6 +169,19 @@ async def test_blocks_and_roles_of_clients_are_rendered(tmp_path: Path, kind: st
         await w.chat([{"role": "developer", "content": "be kind"}, {**USER, "content": blocks}])
     shown = RENDERER.decode(engine.sampled[0][0])
     assert shown == "<|system|>be kind<|end|><|user|>ab<|end|><|assistant|>"
+
+
+@KINDS
+async def test_the_check_asks_in_ids(tmp_path: Path, kind: str) -> None:
+    """`serve --check` in token mode requests what agents' calls will request."""
+    engine = TokenEngine(call)
+    async with engine.up():
+        upstream = Upstream(base_url=engine.url, kind=kind, renderer=RENDERER, tokens=True)  # type: ignore[arg-type]
+        try:
+            assert await check_upstream(upstream) == []
+            assert len(engine.bodies) == 2
+        finally:
+            await upstream.close()
 
 
 def test_token_mode_needs_a_renderer() -> None:
