@@ -674,6 +674,10 @@ def serve(
         str | None,
         typer.Option(help="Tokenizer that parses ids into spans and messages."),
     ] = None,
+    tokens: Annotated[
+        bool,
+        typer.Option("--tokens", help="Render chats with --renderer and send ids to the engine."),
+    ] = False,
     logprobs: Annotated[
         str, typer.Option(help="Log-prob mode of the engine: processed, raw or unknown.")
     ] = "unknown",
@@ -732,6 +736,7 @@ def serve(
             kind=kind,  # type: ignore[arg-type]
             model=model,
             renderer=renderer,
+            tokens=tokens,
             logprobs=logprobs,
             api_key_env=api_key_env,
             secret_env=secret_env,

@@ -44,6 +44,7 @@ class ServeOptions:
     kind: EngineKind
     model: str | None
     renderer: str | None
+    tokens: bool
     logprobs: str
     api_key_env: str
     secret_env: str
@@ -73,6 +74,7 @@ def run_serve(options: ServeOptions) -> None:
         api_key=os.environ.get(options.api_key_env),
         model=options.model,
         renderer=_renderer(options.renderer),
+        tokens=options.tokens,
         logprob_mode=options.logprobs,  # type: ignore[arg-type]
     )
     console = Console(stderr=True)

@@ -103,6 +103,17 @@ class Answer:
             choice.logprobs += _logprobs(said.get("logprobs"))
             if spans := said.get("weight_versions"):
                 _take_spans(choice, spans)
+        if extension := body.get("sglext"):
+            self._take_sglang(extension, versions)
+
+    def _take_sglang(self, extension: dict[str, Any], versions: tuple[int, int]) -> None:
+        """Take the ids that SGLang sends at the end of a stream."""
+        if extension.get("input_ids") is not None:
+            self.prompt_ids = extension["input_ids"]
+        for index, ids in enumerate(extension.get("output_ids") or ()):
+            choice = self.choices.setdefault(index, Choice())
+            if not choice.ids:
+                choice.sampled(list(ids), *versions)
 
     def inexact(self, choice: Choice) -> str:
         """Return why the choice can't be an exact turn; an empty string if it can."""

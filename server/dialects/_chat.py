@@ -9,12 +9,12 @@ from trajgym.server._json import dumps
 from trajgym.server.dialects._base import ClientCall, Dialect, EventWriter, as_list, new_id
 
 if TYPE_CHECKING:
-    from trajgym.server._answer import Answer
+    from trajgym.server._answer import Answer, Choice
     from trajgym.server.dialects._base import Resolve
 
 __all__ = ["ChatDialect", "CompletionsDialect"]
 
-_OURS = ("weight_versions", "kv_transfer_params")
+_OURS = ("weight_versions", "kv_transfer_params", "sglext")
 _IDS = ("prompt_token_ids", "token_ids")
 
 
@@ -102,16 +102,28 @@ def _edited(call: ClientCall, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _assembled(answer: Answer) -> dict[str, Any]:
-    choices = [
-        {"index": i, "message": choice.message, "finish_reason": choice.finish, "logprobs": None}
-        for i, choice in sorted(answer.choices.items())
-    ]
+    choices = [_choice(i, choice) for i, choice in sorted(answer.choices.items())]
     return {
         "object": "chat.completion",
         "created": answer.created,
         "model": answer.model,
         "choices": choices,
         "usage": answer.usage,
+        "prompt_token_ids": answer.prompt_ids,
+    }
+
+
+def _choice(index: int, choice: Choice) -> dict[str, Any]:
+    entries: list[dict[str, Any]] = [
+        {"token": f"token_id:{i}", "logprob": value, "bytes": None, "top_logprobs": []}
+        for i, value in zip(choice.ids, choice.logprobs, strict=False)
+    ]
+    return {
+        "index": index,
+        "message": choice.message,
+        "finish_reason": choice.finish,
+        "token_ids": choice.ids,
+        "logprobs": {"content": entries} if entries else None,
     }
 
 
@@ -127,6 +139,8 @@ class _ChatWriter(EventWriter):
             if self._call.shows_usage:
                 self._held.append(_data(_edited(self._call, chunk)))
             return b""
+        if not choices and "sglext" in chunk:
+            return b""  # ids only
         data = _data(_edited(self._call, chunk))
         if any(choice.get("finish_reason") for choice in choices or ()):
             self._held.append(data)

@@ -22,7 +22,7 @@ from trajgym.server._errors import Refused
 from trajgym.server._http import json_object, respond
 from trajgym.server._json import dumps
 from trajgym.server._limits import ClientGone, read_body
-from trajgym.server.environments._sessions import PlayedSessions
+from trajgym.server.environments._sessions import PlayedSessions, methods_of
 from trajgym.trajectory import InvalidInput, StoreError, Task
 from trajgym.trajectory._codec import decode
 
@@ -133,8 +133,9 @@ class EnvHost:
         self, parts: list[str], method: str, scope: dict[str, Any], receive: Any
     ) -> tuple[int, bytes]:
         """Answer a request of a session that is played over HTTP."""
-        if method not in {"GET", "POST"}:
-            raise Refused(405, f"{method} is not served here", allow="GET, POST")
+        allowed = methods_of(parts[2:])
+        if method not in allowed:
+            raise Refused(405, f"{method} is not served here", allow=", ".join(allowed))
         self._known(parts[0])
         raw = await read_body(scope, receive, self._limits) if method == "POST" else b""
         body = json_object(raw) if raw.strip() else {}

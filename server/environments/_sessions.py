@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from trajgym.server._limits import Limits
     from trajgym.trajectory import Store
 
-__all__ = ["PlayedSessions"]
+__all__ = ["PlayedSessions", "methods_of"]
 
 _log = logging.getLogger("trajgym.server")
 
@@ -207,6 +207,13 @@ _ACTIONS = {
     ("POST", "fork"): PlayedSessions._fork,
     ("POST", "rewards"): PlayedSessions._rewards,
 }
+
+
+def methods_of(parts: list[str]) -> tuple[str, ...]:
+    """Return the methods of an endpoint below ``/envs/NAME/sessions``."""
+    if not parts:
+        return "GET", "POST"
+    return ("GET",) if len(parts) == 1 or parts[1:] == ["tree"] else ("POST",)
 
 
 def _attempt_of(played: _Played, body: dict[str, Any]) -> int:

@@ -168,7 +168,7 @@ def _json(content: dict[str, Any], status: int = 200) -> Response:
 
 
 def _whole(text: str | None, name: str) -> int | None:
-    if not text:
+    if text is None:
         return None
     if not (text.isascii() and text.isdigit()) or int(text) >= 2**31:
         raise Refused(400, f"{name}: expected an integer from 0 to 2**31-1")
@@ -183,7 +183,7 @@ def _limit(text: str | None) -> int:
 
 
 def _share(text: str | None) -> tuple[int, int]:
-    if not text:
+    if text is None:
         return 0, 1
     place, _, shares = text.partition("/")
     found = _whole(place, "share"), _whole(shares, "share")
@@ -193,7 +193,7 @@ def _share(text: str | None) -> tuple[int, int]:
 
 
 def _seconds(text: str | None) -> float:
-    if not text:
+    if text is None:
         return 0.0
     try:
         seconds = float(text)

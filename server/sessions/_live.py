@@ -32,7 +32,7 @@ from trajgym.server.upstream import Exchange
 from trajgym.trajectory import InvalidInput, Outcome, Status, StoreError, Try, Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from trajgym.server.dialects import ClientCall, Dialect, EventWriter
     from trajgym.server.sessions._book import Settings
@@ -192,6 +192,7 @@ class LiveSession:
             rename=self._rename,
             renamed=self.recorder.renamed,
             emit=lambda chunk: self._emit(flight, writer, chunk),
+            prompt=self._prompt(flight, call),
             hold_seconds=self._settings.limits.hold_seconds,
             tries=list(flight.retry_of),
         )
@@ -224,6 +225,26 @@ class LiveSession:
             metrics.running -= 1
             if flight.state == "running":
                 self._drop(flight)
+
+    def _prompt(self, flight: Flight, call: ClientCall) -> Callable[[], Sequence[int]] | None:
+        """Return what renders a call's prompt in token mode, on top of the turn it continues."""
+        upstream = self._settings.upstream
+        if (
+            not upstream.tokens
+            or call.path != "/v1/chat/completions"
+            or (call.body.get("n") or 1) != 1
+        ):
+            return None
+
+        def prompt() -> Sequence[int]:
+            first = flight.seen[0]
+            base = first.parent if first.edge == "continue" else None
+            prefix = None if base is None or base.turn is None else self.recorder.ids(base.turn)
+            held = 0 if base is None else len(base.prints) + 1
+            messages = upstream.edited(call, self.recorder.renamed)["messages"]
+            return upstream.prompt_of(messages, call.tools, prefix, held)
+
+        return prompt
 
     def _emit(self, flight: Flight, writer: EventWriter | None, chunk: dict[str, Any]) -> None:
         if writer is None:

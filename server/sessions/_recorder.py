@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trajgym.server.dialects import ClientCall
     from trajgym.server.joining import Placement, Request, Seen
     from trajgym.server.upstream import Exchange, Upstream
-    from trajgym.trajectory import Ack, Attempt, Edge, Message, SessionRecord, Store
+    from trajgym.trajectory import Ack, Attempt, Edge, IntArray, Message, SessionRecord, Store
 
 __all__ = ["Recorder"]
 
@@ -124,6 +124,10 @@ class Recorder:
             if turn.parent is not None:
                 self._tails.pop(turn.parent, None)  # rebuilt from the tree for the rare sibling
         return ack
+
+    def ids(self, index: int) -> IntArray | None:
+        """Return int32 ``[S]``, prompt and response ids of a turn; None if it is a text turn."""
+        return self._tail(index).ids
 
     def amend(self, index: int, **fields: Any) -> Ack | None:
         """Change fields of a turn, in memory and in the store; None if nothing changes."""

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 from trajgym.server._answer import Answer
 from trajgym.server._errors import UpstreamError
 from trajgym.server._json import loads
+from trajgym.server.control import Control
 from trajgym.server.dialects import ClientCall
+from trajgym.server.upstream._exchange import Exchange
 from trajgym.server.upstream._sse import EventReader
 
 if TYPE_CHECKING:
@@ -61,7 +63,11 @@ async def _ask(upstream: Upstream, model: str, *, stream: bool) -> list[str]:
         "max_tokens": 64,
         "stream": stream,
     }
-    call = ClientCall(dialect="chat", name="check", body=body, messages=messages, stream=stream)
+    call = ClientCall(
+        dialect="chat", name="check", body=body, messages=messages, tools=[_TOOL], stream=stream
+    )
+    if upstream.tokens:
+        return await _ask_in_tokens(upstream, call)
     answer = Answer()
     try:
         async with upstream.post(call.path, upstream.edited(call, {}), "check") as response:
@@ -80,3 +86,22 @@ async def _ask(upstream: Upstream, model: str, *, stream: bool) -> list[str]:
     why = answer.inexact(answer.choices[0])
     counted = [] if answer.usage else ["no usage, so the number of ids can't be checked"]
     return [why, *counted] if why else counted
+
+
+async def _ask_in_tokens(upstream: Upstream, call: ClientCall) -> list[str]:
+    """Request the answer to a prompt in ids, as calls of agents do in token mode."""
+    exchange = Exchange(
+        upstream=upstream,
+        control=Control(),
+        call=call,
+        session="check",
+        rename=lambda identity: identity,
+        renamed={},
+        emit=lambda _: None,
+        prompt=lambda: upstream.prompt_of(call.messages, call.tools, None, 0),
+    )
+    await exchange.run()
+    if exchange.status != 200:
+        return [f"status {exchange.status}: {str(exchange.error)[:200]}"]
+    why = exchange.answer.inexact(exchange.answer.choices[0])
+    return [why] if why else []

@@ -5,17 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from trajgym.server._errors import UpstreamError
-from trajgym.server._json import dumps
+from trajgym.rollout._policy import PolicyRejected
+from trajgym.server._errors import Refused, UpstreamError
+from trajgym.server._json import dumps, loads
+from trajgym.trajectory import InvalidInput
 from trajgym.trajectory._internal import MissingExtra
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from trajgym.rollout.rendering import Renderer
     from trajgym.server.dialects import ClientCall
+    from trajgym.trajectory import IntArray, Message
 
 __all__ = ["EngineKind", "Upstream"]
+
+_MOST = 4096
+"""Most ids to sample if neither the client nor the engine sets a limit."""
 
 EngineKind: TypeAlias = Literal["vllm", "sglang", "hosted"]
 """The kind of engine: vLLM or SGLang, which return token ids, or a hosted one with text only."""
@@ -31,10 +37,15 @@ class Upstream:
         api_key: sent to the engine; never recorded or returned.
         model: model to request, in place of the one that the client names; the client's if None.
         renderer: parses ids, for spans and to resume answers after an abort.
+        tokens: render chats with the renderer and send ids, so that turns continue exactly (token
+            mode); otherwise the engine renders each prompt anew.
         logprob_mode: what the engine's log-probs refer to (vLLM's default is ``raw``).
         connect_seconds: how long to retry connecting.
         read_seconds: longest silence in an answer.
         synthetic: the ids come from a fake engine.
+
+    Raises:
+        InvalidInput: token mode without a renderer, or with a hosted endpoint.
     """
 
     base_url: str
@@ -42,6 +53,7 @@ class Upstream:
     api_key: str | None = None
     model: str | None = None
     renderer: Renderer | None = None
+    tokens: bool = False
     logprob_mode: Literal["processed", "raw", "unknown"] = "unknown"
     connect_seconds: float = 60.0
     read_seconds: float = 600.0
@@ -50,8 +62,14 @@ class Upstream:
     """Token ids that have ended an answer so far."""
     _client: Any = None
     _aiohttp: Any = None
+    _context: int | None = None
+    """Size of the engine's context; 0 if it does not tell."""
 
     def __post_init__(self) -> None:
+        if self.tokens and (self.renderer is None or self.kind == "hosted"):
+            raise InvalidInput(
+                "token mode needs a renderer, and an engine that takes ids (vllm or sglang)"
+            )
         self.base_url = self.base_url.rstrip("/").removesuffix("/v1")
         try:
             import aiohttp
@@ -85,7 +103,11 @@ class Upstream:
                 }
         if self.kind == "hosted":
             return body
-        body["return_token_ids"] = True
+        if self.kind == "sglang" and call.stream and call.path != "/v1/completions":
+            body.pop("return_token_ids", None)  # refused in streams
+            body["return_input_ids_in_sglext"] = body["return_output_ids_in_sglext"] = True
+        else:
+            body["return_token_ids"] = True
         if call.path == "/v1/completions":
             body["logprobs"] = body.get("logprobs") or 0
             return body
@@ -127,6 +149,52 @@ class Upstream:
         except self.errors as error:
             raise UpstreamError(f"{self.base_url}/v1/models: {error!r}") from error
 
+    def prompt_of(
+        self, messages: Sequence[Message], tools: Sequence[Any], prefix: IntArray | None, held: int
+    ) -> list[int]:
+        """Return the ids of a prompt in token mode; blocks while it renders.
+
+        Args:
+            messages: in the engine's form.
+            tools: schemas in chat form.
+            prefix: int32 ``[S]``, prompt and response of the turn that it continues; None if there
+                is none.
+            held: how many messages the prefix covers.
+
+        Returns:
+            The prefix and what follows it; a prompt that was rendered anew if the template rewrites
+            what came before.
+
+        Raises:
+            Refused: 400 if the template refuses the messages.
+        """
+        renderer = self.renderer
+        assert renderer is not None
+        plain = [_plain(message) for message in messages]
+        try:
+            if prefix is not None:
+                added = renderer.extension(prefix, plain, tools, held=held)
+                if added is not None:
+                    return [*prefix.tolist(), *added]
+            return renderer.render(plain, tools)
+        except PolicyRejected as error:
+            raise Refused(400, f"the chat template refuses the messages: {error}") from error
+
+    async def room(self, call: ClientCall, prompt: int) -> int:
+        """Return how many ids may be sampled after a prompt, which engines don't decide for ids.
+
+        Raises:
+            UpstreamError: the engine can't be reached.
+        """
+        asked = call.body.get("max_completion_tokens") or call.body.get("max_tokens")
+        if isinstance(asked, int) and asked > 0:
+            return asked
+        if self._context is None:
+            status, data = await self.models()
+            served = loads(data).get("data") if status == 200 else None
+            self._context = int((served or [{}])[0].get("max_model_len") or 0)
+        return max(1, self._context - prompt) if self._context else _MOST
+
     async def close(self) -> None:
         """Close the connections. Idempotent."""
         client, self._client = self._client, None
@@ -147,6 +215,20 @@ class Upstream:
                 cookie_jar=http.DummyCookieJar(),
             )
         return self._client
+
+
+def _plain(message: Message) -> Message:
+    """Return a client's message as renderers take it: text for text blocks, known roles."""
+    role = "system" if message.get("role") == "developer" else message["role"]
+    content = message.get("content")
+    if content is None:
+        content = ""
+    elif isinstance(content, list) and all(
+        isinstance(part, dict) and isinstance(part.get("text"), str) for part in content
+    ):
+        content = "".join(part["text"] for part in content)
+    kept = {k: v for k, v in message.items() if v is not None}
+    return {**kept, "role": role, "content": content}
 
 
 def _with_own_ids(message: dict[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:

@@ -7,15 +7,16 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from trajgym.server._answer import Answer
+from trajgym.server._answer import Answer, Choice
 from trajgym.server._errors import UpstreamError
 from trajgym.server._json import loads
 from trajgym.server.upstream._resume import Broken, resume
 from trajgym.server.upstream._sse import EventReader
+from trajgym.server.upstream._tokens import TokenAnswer, token_request
 from trajgym.trajectory import Try
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from trajgym.server.control import Control
     from trajgym.server.dialects import ClientCall
@@ -36,6 +37,8 @@ class Exchange:
         rename: maps an engine's id of a tool call to the one that the client sees.
         renamed: maps ids that the client knows to the engine's, where they differ.
         emit: called with every chunk for the client, in order.
+        prompt: returns the prompt's ids, in token mode; blocks while it renders. None lets the
+            engine render.
         hold_seconds: longest time to wait for a paused engine.
     """
 
@@ -46,6 +49,7 @@ class Exchange:
     rename: Callable[[str], str]
     renamed: Mapping[str, str]
     emit: Callable[[dict[str, Any]], object]
+    prompt: Callable[[], Sequence[int]] | None = None
     hold_seconds: float = 240.0
     answer: Answer = field(default_factory=Answer)
     raw: dict[str, Any] = field(default_factory=dict)
@@ -107,6 +111,9 @@ class Exchange:
             wait = min(2 * wait, 1.0)
 
     async def _once(self) -> None:
+        if self.prompt is not None:
+            await self._in_tokens(self.prompt)
+            return
         body = self.upstream.edited(self.call, self.renamed)
         low = self.control.version
         async with self.upstream.post(self.call.path, body, self.session) as response:
@@ -122,6 +129,52 @@ class Exchange:
             if not isinstance(self.raw, dict):
                 raise UpstreamError("the engine's answer is not a JSON object")
             self._take(self.raw, low)
+
+    async def _in_tokens(self, prompt: Callable[[], Sequence[int]]) -> None:
+        """Request the answer to a prompt in ids, and parse it from its ids."""
+        answer = self.answer
+        answer.prompt_ids = list(await asyncio.to_thread(prompt))
+        answer.choices[0], answer.created = Choice(), int(time.time())
+        most = await self.upstream.room(self.call, len(answer.prompt_ids))
+        path, body = token_request(self, most)
+        growing = TokenAnswer(self)
+        try:
+            await self._grow(growing, path, body)
+        finally:
+            growing.leave()
+        if self.status == 200 and not self._aborted():
+            for chunk in growing.end():
+                self.emitted = self.emitted or self.call.stream
+                self.emit(chunk)
+
+    async def _grow(self, growing: TokenAnswer, path: str, body: dict[str, Any]) -> None:
+        low = self.control.version
+        async with self.upstream.post(path, body, self.session) as response:
+            self.status = response.status
+            if response.status != 200:
+                self.retry_after = response.headers.get("retry-after")
+                self.error = _as_error(await response.read())
+                return
+            if not self.call.stream:
+                growing.take(loads(await response.read()), low, self.control.version)
+            async for piece in self._pieces(response):
+                now = self.control.version
+                for chunk in growing.take(piece, low, now):
+                    self.emitted = True
+                    self.emit(chunk)
+                low = now
+
+    async def _pieces(self, response: Any) -> AsyncIterator[Any]:
+        """Yield the pieces of a stream in ids; none of a whole answer."""
+        if not self.call.stream:
+            return
+        reader = EventReader()
+        async for data in response.content.iter_any():
+            for one in reader.feed(data):
+                if one != b"[DONE]":
+                    yield loads(one)
+        if self.answer.choices[0].finish is None:
+            raise self.upstream.errors[0]("the stream ended early")
 
     async def _stream(self, response: Any, low: int) -> None:
         reader = EventReader()

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from trajgym.server._answer import Choice
     from trajgym.server.upstream._exchange import Exchange
 
-__all__ = ["Broken", "resume"]
+__all__ = ["REPEATED", "Broken", "chunks_after", "finish_answer", "resume", "shown", "sizes_of"]
 
-_SAME = (
+REPEATED = (
     "model", "temperature", "top_p", "top_k", "min_p", "stop", "stop_token_ids", "seed",
     "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias",
 )  # fmt: skip
+"""Fields of a request that a continuation has as well."""
 _MARGIN = 1 << 14
 
 
@@ -33,11 +34,11 @@ async def resume(exchange: Exchange) -> list[dict[str, Any]]:
             did not return in time.
         Refused: the engine was paused for too long.
     """
-    answer, choice = exchange.answer, exchange.answer.choices[0]
+    choice = exchange.answer.choices[0]
     renderer = exchange.upstream.renderer
     if renderer is None and (choice.calls or choice.reasoning):
         raise Broken("tool calls or reasoning had begun, and the upstream has no renderer")
-    before = (len("".join(choice.reasoning)), len("".join(choice.content)), _sizes(choice))
+    before = (len("".join(choice.reasoning)), len("".join(choice.content)), sizes_of(choice))
     texts: list[str] = []
     most = _budget(exchange)
     choice.finish = None
@@ -45,7 +46,14 @@ async def resume(exchange: Exchange) -> list[dict[str, Any]]:
         texts.append(await _more(exchange, choice, most))
     if renderer is None:
         choice.content += texts
-    else:
+    finish_answer(exchange)
+    return chunks_after(exchange, choice, before)
+
+
+def finish_answer(exchange: Exchange) -> None:
+    """Complete the first choice from its ids: message, usage and finish reason."""
+    answer, choice = exchange.answer, exchange.answer.choices[0]
+    if exchange.upstream.renderer is not None:
         _reread(exchange, choice)
     if answer.usage is not None or choice.ids:
         made, given = len(choice.ids), len(answer.prompt_ids or ())
@@ -57,7 +65,6 @@ async def resume(exchange: Exchange) -> list[dict[str, Any]]:
     choice.finish = choice.finish if choice.finish not in {None, "abort"} else "length"
     if choice.finish == "stop" and choice.calls:
         choice.finish = "tool_calls"
-    return _missing(exchange, choice, before)
 
 
 def _budget(exchange: Exchange) -> int:
@@ -70,7 +77,7 @@ async def _more(exchange: Exchange, choice: Choice, most: int) -> str:
     """Request what follows the ids so far, until the engine answers; return its text."""
     upstream, control = exchange.upstream, exchange.control
     sent = upstream.edited(exchange.call, {})
-    body: dict[str, Any] = {name: sent[name] for name in _SAME if sent.get(name) is not None}
+    body: dict[str, Any] = {name: sent[name] for name in REPEATED if sent.get(name) is not None}
     if isinstance(body.get("seed"), int):  # a continuation must not repeat the same random numbers
         body["seed"] = (body["seed"] + len(choice.ids)) % 2**63
     body |= {
@@ -129,11 +136,14 @@ def _reread(exchange: Exchange, choice: Choice) -> None:
         choice.calls[i] = {"id": identity, "type": "function", "function": dict(call["function"])}
 
 
-def _sizes(choice: Choice) -> dict[int, int]:
+def sizes_of(choice: Choice, *, none: bool = False) -> dict[int, int]:
+    """Return how much of each call's arguments the client has; ``none`` if it has no call."""
+    if none:
+        return {}
     return {i: len(call["function"]["arguments"]) for i, call in choice.calls.items()}
 
 
-def _missing(
+def chunks_after(
     exchange: Exchange, choice: Choice, before: tuple[int, int, dict[int, int]]
 ) -> list[dict[str, Any]]:
     """Return the chunks that lead from what the client has to the complete answer."""
@@ -152,15 +162,21 @@ def _missing(
             part["function"]["name"] = call["function"]["name"]
         if arguments or i not in sizes:
             deltas.append({"tool_calls": [part]})
-    head = {
+    chunks = [shown(exchange, delta) for delta in deltas]
+    chunks.append(shown(exchange, {}, choice.finish))
+    chunks.append(_head(exchange) | {"choices": [], "usage": answer.usage})
+    return chunks
+
+
+def shown(exchange: Exchange, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+    """Return a chunk of the first choice."""
+    return _head(exchange) | {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+
+def _head(exchange: Exchange) -> dict[str, Any]:
+    answer = exchange.answer
+    return {
         "object": "chat.completion.chunk",
         "created": answer.created,
-        "model": answer.model,
+        "model": answer.model or str(exchange.call.body.get("model") or ""),
     }
-    chunks = [
-        {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
-        for delta in deltas
-    ]
-    chunks.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": choice.finish}]})
-    chunks.append({**head, "choices": [], "usage": answer.usage})
-    return chunks

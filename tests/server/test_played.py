@@ -28,7 +28,7 @@ def documented() -> list[str]:
     """Return the commands of the documentation."""
     page = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
     section = page.partition("## Sessions by curl")[2]
-    found = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
+    found = re.search(r"```text\n(URL=.*?)```", section, re.DOTALL)
     assert found is not None
     return found[1].splitlines()
 
