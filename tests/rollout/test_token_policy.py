@@ -246,3 +246,22 @@ async def test_the_session_is_the_sticky_key_and_the_seed_is_passed_on() -> None
     assert seen == [("s", 7)]
     await policy.close()
     assert policy.engine.closed  # type: ignore[attr-defined]
+
+
+async def test_a_response_that_goes_on_after_a_stop_id_is_refused() -> None:
+    """A server that ignores stop ids would give turns with tokens that follow their end."""
+
+    class Endless(FakeEngine):
+        async def generate(self, *args: Any, **options: Any) -> Generation:
+            made = await super().generate(*args, **options)
+            ids = [*made.ids, *made.ids]
+            return made._replace(
+                ids=ids,
+                logprobs=[*made.logprobs, *made.logprobs],
+                segments=(Segment(len(ids), 0, 0),),
+            )
+
+    engine = Endless(lambda call: "yes")
+    policy = TokenPolicy(engine, engine.renderer)
+    with pytest.raises(PolicyGarbage, match="past a stop id"):
+        await policy.sample(request())

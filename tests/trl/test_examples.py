@@ -19,6 +19,7 @@ from tests.trl.tiny import make
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+pytestmark = pytest.mark.timeout(900)
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -30,7 +31,7 @@ def output(folder: Path, *command: str, paths: Sequence[str] = ("examples",)) ->
         env={**os.environ, "PYTHONPATH": ":".join([str(ROOT), *(str(ROOT / p) for p in paths)])},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=800,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -77,7 +78,7 @@ def test_sync_grpo(tiny: Any, tmp_path: Path) -> None:
     """The whole script runs unchanged on a CPU: a step, printed counts, and a saved model."""
     command = [sys.executable, str(ROOT / "examples" / "trl_sync_grpo.py"), "--model", tiny.path]
     command += ["--cpu", "--steps", "1"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "trained 1 steps; left out: {}" in done.stdout
     assert (tmp_path / "out" / "model.safetensors").exists()

@@ -34,9 +34,11 @@ NORM = 8
 
 def config(rows: int) -> Any:
     from verl.workers.config import ActorConfig
+    from verl.workers.config.actor import PolicyLossConfig
 
     made = ActorConfig(
         strategy="fsdp",
+        policy_loss=PolicyLossConfig(dro_beta=0.1),
         clip_ratio=families.CLIP,
         clip_ratio_low=families.CLIP,
         clip_ratio_high=families.CLIP,
@@ -97,15 +99,13 @@ def test_every_loss_of_verl_is_weighted_by_session_or_reported() -> None:
 
     def found(loss: str, factors: Any) -> Any:
         now = (before + moves).requires_grad_()
-        own = config(2)
-        own.policy_loss.dro_beta = 0.1
         total, _ = get_policy_loss_fn(loss)(
             old_log_prob=before,
             log_prob=now,
             advantages=values * factors,
             response_mask=mask,
             loss_agg_mode="seq-mean-token-sum",
-            config=own,
+            config=config(2),
         )
         total.backward()
         return now.grad
