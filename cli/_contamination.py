@@ -66,10 +66,8 @@ def run_contamination(
         f"and {report.sessions} sessions ({len(report.found_in)} tasks, "
         f"{len(report.found_sessions)} sessions)"
     )
-    if report.unindexed:
-        say(
-            f"  compared only as a whole, having fewer than {ngram} words of their own: {report.unindexed}"
-        )
+    if few := report.unindexed:
+        say(f"  compared only as a whole, having fewer than {ngram} words of their own: {few}")
     if report.templates:
         say(f"  ignored as template: {report.templates} n-grams that many tasks share")
     if made is not None:
