@@ -234,17 +234,20 @@ def name(
 
 @dataset_app.command()
 def info(run: RunPath) -> None:
-    """Print a run's name, environments and lineage as JSON."""
+    """Print a run's name, environments, licences of tasks and lineage as JSON."""
+    from collections import Counter
     from dataclasses import asdict
 
     from trajgym.trajectory import Run
-    from trajgym.trajectory.datasets import dataset_id, lineage
+    from trajgym.trajectory.datasets import dataset_id, lineage, task_licence
 
     with Run(run) as opened:
         named, made = dataset_id(opened), lineage(opened)
+        licences = Counter(task_licence(task) or "unknown" for task in opened.tasks())
     print_json(
         {
             "dataset": None if named is None else asdict(named),
+            "licences": licences,
             "lineage": None if made is None else made.to_json(),
         }
     )

@@ -14,6 +14,7 @@ from trajgym.trajectory.datasets._identity import (
     lineage,
     name_dataset,
 )
+from trajgym.trajectory.datasets._licences import task_licence
 from trajgym.trajectory.datasets._operations import (
     Derived,
     dedup_run,
@@ -47,4 +48,5 @@ __all__ = [
     "sample_run",
     "split_run",
     "stratify_run",
+    "task_licence",
 ]
