@@ -245,19 +245,24 @@ def main() -> None:
             size = sum(file.stat().st_size for file in run.iterdir()) / 2**20
             written = time.perf_counter() - begun
             print(f"{sessions} sessions of {given.turns} turns, {size:.0f} MB ({written:.0f} s)")
+            figures.setdefault("size_mb", {})[str(sessions)] = round(size, 1)
             for name in names:
                 found = measure(COMMANDS[name], run, home / "eval.jsonl", Path(folder) / "out")
                 figures.setdefault(name, {})[str(sessions)] = found
+                write_figures(given.json, given.turns, figures)
                 print(
                     f"  {name:15} {found['seconds']:8.1f} s {found['cpu_s']:8.1f} s CPU  "
                     f"peak {found['peak_mb']:7.1f} MB",
                     flush=True,
                 )
-            figures.setdefault("size_mb", {})[str(sessions)] = round(size, 1)
-    if given.json:
+
+
+def write_figures(path: Path | None, turns: int, figures: dict[str, dict[str, object]]) -> None:
+    """Write what was measured so far."""
+    if path is not None:
         when = datetime.now(UTC).isoformat(timespec="seconds")
-        found_all = {"when": when, "turns": given.turns, "commands": figures}
-        given.json.write_text(json.dumps(found_all, indent=1) + "\n")
+        found = {"when": when, "turns": turns, "commands": figures}
+        path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
