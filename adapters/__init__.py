@@ -3,6 +3,7 @@
 from trajgym.adapters._annotating import Annotators, as_annotators
 from trajgym.adapters._errors import UnknownExport
 from trajgym.adapters._export import describe_export, export, list_exports
+from trajgym.adapters._fitness import Fitness, Hindrance, check_fitness
 from trajgym.adapters._gate import Allowance, Gate
 from trajgym.adapters._group_rows import GroupRows, MissingRule, RowBuilder, group_rows
 from trajgym.adapters._lint import Linter, LintFinding, lint, list_linters
@@ -14,14 +15,17 @@ __all__ = [
     "Allowance",
     "Annotators",
     "ExportReport",
+    "Fitness",
     "Gate",
     "GroupRows",
+    "Hindrance",
     "LintFinding",
     "Linter",
     "MissingRule",
     "RowBuilder",
     "UnknownExport",
     "as_annotators",
+    "check_fitness",
     "describe_export",
     "export",
     "group_rows",

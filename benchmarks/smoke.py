@@ -23,6 +23,7 @@ SECONDS = 170.0
 SIZES = {
     "async": "--steps 1 --lengths agent --eta 0 1",
     "bounding": "--sizes 1000000 --rounds 2",
+    "dataset": "--sessions 80 --turns 3",
     "desktop": "--repeats 2",
     "export": "--sessions 20 --to sft,rows",
     "fleet": "--sessions 60 --processes 2 --rounds 1",
@@ -53,6 +54,7 @@ MODULES = {
     "render": "transformers",
     "search": "bm25s",
     "search_quality": "Stemmer",
+    "dataset": "pyarrow",
     "export": "pyarrow",
 }
 """Modules that a benchmark requires; Stemmer is in PyStemmer, the others are in ``dev``."""

@@ -11,7 +11,7 @@ import typer
 
 from trajgym.cli import _sandboxes
 from trajgym.cli._dataset import dataset_app
-from trajgym.cli._kinds import PlotFormat, SandboxKind
+from trajgym.cli._kinds import PlotFormat, SandboxKind, TrainerName
 from trajgym.cli._options import (
     AgentCommand,
     AgentName,
@@ -390,11 +390,27 @@ def top(
 
 
 @app.command()
-def check(run: RunPath, as_json: AsJson = False) -> None:
+def check(
+    run: RunPath,
+    trainers: Annotated[
+        list[TrainerName] | None,
+        typer.Option("--for", help="Also report what this trainer can't use; may be repeated."),
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="With --for: most ids of a row.")] = None,
+    max_prompt: Annotated[
+        int | None, typer.Option(help="With --for: most ids before the first trained one.")
+    ] = None,
+    max_response: Annotated[
+        int | None, typer.Option(help="With --for: most ids from there on.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Read all records of a run and report damage. The exit status is 1 if there is any."""
     from trajgym.cli._stats import check_run
 
-    raise typer.Exit(check_run(run, as_json=as_json))
+    limits = {"max_tokens": max_tokens, "max_prompt": max_prompt, "max_response": max_response}
+    names = [trainer.value for trainer in trainers or []]
+    raise typer.Exit(check_run(run, trainers=names, limits=limits, as_json=as_json))
 
 
 @app.command()

@@ -144,6 +144,30 @@ def stratify(
 
 
 @dataset_app.command()
+def contamination(
+    train: Annotated[Path, typer.Argument(metavar="TRAIN", help="Run to train on.")],
+    evaluation: Annotated[
+        Path, typer.Argument(metavar="EVAL", help="Run, or JSON Lines file of tasks.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Directory of a new run without what was found.")
+    ] = None,
+    ngram: Annotated[int, typer.Option(help="Words per n-gram.")] = 13,
+    overlap: Annotated[
+        float, typer.Option(help="Least share of the n-grams of a task's prompt or data.")
+    ] = 0.5,
+    as_json: AsJson = False,
+) -> None:
+    """Search a run for the tasks of an evaluation set; status 1 if there are, without --out."""
+    from trajgym.cli._contamination import run_contamination
+
+    status = run_contamination(
+        train, evaluation, out=out, ngram=ngram, overlap=overlap, as_json=as_json
+    )
+    raise typer.Exit(status)
+
+
+@dataset_app.command()
 def redact(
     run: RunPath,
     out: Out,
@@ -210,17 +234,20 @@ def name(
 
 @dataset_app.command()
 def info(run: RunPath) -> None:
-    """Print a run's name, environments and lineage as JSON."""
+    """Print a run's name, environments, licences of tasks and lineage as JSON."""
+    from collections import Counter
     from dataclasses import asdict
 
     from trajgym.trajectory import Run
-    from trajgym.trajectory.datasets import dataset_id, lineage
+    from trajgym.trajectory.datasets import dataset_id, lineage, task_licence
 
     with Run(run) as opened:
         named, made = dataset_id(opened), lineage(opened)
+        licences = Counter(task_licence(task) or "unknown" for task in opened.tasks())
     print_json(
         {
             "dataset": None if named is None else asdict(named),
+            "licences": licences,
             "lineage": None if made is None else made.to_json(),
         }
     )

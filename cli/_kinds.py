@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["PlotFormat", "SandboxKind"]
+__all__ = ["PlotFormat", "SandboxKind", "TrainerName"]
 
 
 class SandboxKind(StrEnum):
@@ -20,3 +20,11 @@ class PlotFormat(StrEnum):
 
     png = "png"
     svg = "svg"
+
+
+class TrainerName(StrEnum):
+    """Trainers whose needs `trajgym check` knows."""
+
+    trl = "trl"
+    verl = "verl"
+    areal = "areal"

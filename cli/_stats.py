@@ -7,14 +7,17 @@ from dataclasses import asdict, dataclass, field, fields
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from trajgym.adapters import check_fitness
 from trajgym.cli._mix import part_stats, print_parts
 from trajgym.cli._terminal import print_json, print_table, say
 from trajgym.rollout.evaluation import Prices, Spent
 from trajgym.trajectory import Run
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from trajgym.adapters import Fitness
     from trajgym.trajectory import SessionTree
 
 __all__ = ["check_run", "show_stats"]
@@ -131,15 +134,41 @@ def _counted(counter: Counter[str]) -> str:
     return ", ".join(f"{n} {name}" for name, n in counter.most_common()) or "none"
 
 
-def check_run(path: Path, *, as_json: bool = False) -> int:
-    """Print the damaged records of a run; return 0, or 1 if there are any."""
+def check_run(
+    path: Path,
+    *,
+    trainers: Sequence[str] = (),
+    limits: Mapping[str, int | None] | None = None,
+    as_json: bool = False,
+) -> int:
+    """Print the damaged records of a run; return 0, or 1 if there are any.
+
+    Args:
+        path: of the run.
+        trainers: for each, print what it can't use or learn from.
+        limits: arguments of :func:`~trajgym.adapters.check_fitness`.
+        as_json: print JSON.
+    """
     with Run(path) as run:
         problems = run.check()
+        fits = [] if problems else [check_fitness(run, one, **limits or {}) for one in trainers]
     if as_json:
-        print_json({"run": str(path), "damaged": problems})
-    else:
-        for problem in problems:
-            say(f"damaged: {problem}", style="red")
-        if not problems:
-            say(f"{path}: sound")
+        found = {"run": str(path), "damaged": problems}
+        print_json(found | ({"trainers": [_fitness_json(one) for one in fits]} if fits else {}))
+        return int(bool(problems))
+    for problem in problems:
+        say(f"damaged: {problem}", style="red")
+    if not problems:
+        say(f"{path}: sound")
+    for fitness in fits:
+        say(
+            f"{fitness.trainer}: {fitness.usable} of {fitness.sessions} sessions usable, "
+            f"{fitness.rows} rows, the longest of {fitness.longest:,} ids"
+        )
+        for code, what, count, example in fitness.hindrances:
+            say(f"  {code} {count}: {what} (first: {example})", style="yellow")
     return int(bool(problems))
+
+
+def _fitness_json(fitness: Fitness) -> dict[str, Any]:
+    return asdict(fitness) | {"hindrances": [one._asdict() for one in fitness.hindrances]}

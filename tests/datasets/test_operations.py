@@ -15,6 +15,7 @@ from tests.datasets.runs import contents, grouped_run, tree, write_run
 from tests.strategies import exact_trees
 from tests.worlds import PNG
 from trajgym.cli import app
+from trajgym.envs.swe._record import SweRecord
 from trajgym.trajectory import InvalidInput, Run, SessionTree, Store, StoreLocked, Task
 from trajgym.trajectory.datasets import (
     dataset_id,
@@ -26,6 +27,7 @@ from trajgym.trajectory.datasets import (
     sample_run,
     split_run,
     stratify_run,
+    task_licence,
 )
 
 
@@ -283,3 +285,36 @@ def test_the_commands(tmp_path: Path) -> None:
     assert info["lineage"] is None
     assert "solve_rate" in said("fields")
     said("split", run, "--out", tmp_path / "z", "--part", "all", status=2)
+
+
+def test_licences_stay_with_tasks_and_select(tmp_path: Path) -> None:
+    """Of data, and of the provenance of a SWE task; tasks without one can be named."""
+    tasks = [
+        Task(id="a", data={"license": "MIT"}),
+        SweRecord.parse(
+            {
+                "instance_id": "b",
+                "repo": "a/b",
+                "base_commit": "0" * 40,
+                "patch": "",
+                "test_patch": "",
+                "FAIL_TO_PASS": ["test"],
+                "PASS_TO_PASS": [],
+                "problem_statement": "It fails.",
+                "provenance": {"licence": "BSD  3-Clause", "permissive": True},
+            },
+            "record",
+        ).to_task(),
+        Task(id="c", data={"license": {"other": 1}}),
+    ]
+    run = write_run(tmp_path / "run", [tree(f"s-{t.id}", task=t.id) for t in tasks], (), tasks)
+    assert [task_licence(task) for task in tasks] == ["MIT", "BSD 3-Clause", None]
+    for where, kept in (
+        ("licence == 'BSD 3-Clause'", ["s-b"]),
+        ("licence in ['MIT', None]", ["s-a", "s-c"]),
+    ):
+        out = tmp_path / kept[0]
+        filter_run(run, out, where)
+        with Run(out) as opened:
+            assert [one.record.id for one in opened.sessions()] == kept
+            assert all(opened.task(one.record.task) in tasks for one in opened.sessions())

@@ -1,5 +1,11 @@
 """Runs as datasets: identity, lineage, and operations that make new runs."""
 
+from trajgym.trajectory.datasets._contamination import (
+    Contamination,
+    Overlap,
+    decontaminate_run,
+    find_contamination,
+)
 from trajgym.trajectory.datasets._expression import Expression
 from trajgym.trajectory.datasets._identity import (
     DatasetId,
@@ -8,6 +14,7 @@ from trajgym.trajectory.datasets._identity import (
     lineage,
     name_dataset,
 )
+from trajgym.trajectory.datasets._licences import task_licence
 from trajgym.trajectory.datasets._operations import (
     Derived,
     dedup_run,
@@ -22,13 +29,17 @@ from trajgym.trajectory.datasets._source import FIELDS
 
 __all__ = [
     "FIELDS",
+    "Contamination",
     "DatasetId",
     "Derived",
     "Expression",
     "Lineage",
+    "Overlap",
     "dataset_id",
+    "decontaminate_run",
     "dedup_run",
     "filter_run",
+    "find_contamination",
     "lineage",
     "merge_runs",
     "name_dataset",
@@ -37,4 +48,5 @@ __all__ = [
     "sample_run",
     "split_run",
     "stratify_run",
+    "task_licence",
 ]

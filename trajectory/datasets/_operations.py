@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Derived",
     "dedup_run",
+    "derive",
     "filter_run",
     "merge_runs",
     "sample_run",
@@ -135,7 +136,7 @@ def split_run(
                 if part_of[place.record.task] == name
             }
             shown = {**arguments, "part": name}
-            made[name] = _derive(opened, Path(out) / name, units, "split", shown)
+            made[name] = derive(opened, Path(out) / name, units, "split", shown)
         return made
 
 
@@ -169,7 +170,7 @@ def filter_run(
             before = kept.get(unit, match == "all")
             kept[unit] = (before or holds) if match == "any" else (before and holds)
         units = {unit for unit, keep in kept.items() if keep}
-        return _derive(opened, out, units, "filter", {"where": where, "match": match})
+        return derive(opened, out, units, "filter", {"where": where, "match": match})
 
 
 def dedup_run(
@@ -205,7 +206,7 @@ def dedup_run(
         first: dict[int | bytes, str] = {}
         for unit, digest in digests.items():
             first.setdefault(digest, unit)
-        return _derive(opened, out, set(first.values()), "dedup", {"by": by})
+        return derive(opened, out, set(first.values()), "dedup", {"by": by})
 
 
 def sample_run(
@@ -240,7 +241,7 @@ def sample_run(
         size = round(len(units) * share) if share is not None else n
         chosen = set(_shuffled(units, seed)[:size])
         arguments = {"n": n, "share": share, "seed": seed}
-        return _derive(opened, out, chosen, "sample", arguments)
+        return derive(opened, out, chosen, "sample", arguments)
 
 
 def stratify_run(
@@ -284,10 +285,10 @@ def stratify_run(
         size = per or min((len(units) for units in strata.values()), default=0)
         chosen = {unit for units in strata.values() for unit in _shuffled(units, seed)[:size]}
         arguments = {"by": by, "per": per, "seed": seed}
-        return _derive(opened, out, chosen, "stratify", arguments)
+        return derive(opened, out, chosen, "stratify", arguments)
 
 
-def _derive(
+def derive(
     source: Source,
     out: str | os.PathLike[str],
     units: Collection[str],

@@ -15,6 +15,7 @@ from trajgym.trajectory._database import TURN_BITS, has_writer
 from trajgym.trajectory._errors import StoreLocked
 from trajgym.trajectory._records import Task
 from trajgym.trajectory._run import Run
+from trajgym.trajectory.datasets._licences import task_licence
 
 if TYPE_CHECKING:
     import os
@@ -48,11 +49,12 @@ FIELDS = {
     "labels": "the session's labels",
     "data": "the task's data",
     "prompt": "the task's prompt",
+    "licence": "licence that the task's data states, or None",
     **GROUP_FIELDS,
 }
 """Fields of expressions, and what they are."""
 
-_TASK_FIELDS = {"data", "prompt"}
+_TASK_FIELDS = {"data", "prompt", "licence"}
 
 
 class Place(NamedTuple):
@@ -145,6 +147,7 @@ class Source(Closing):
                 task = self.task(record.task)
                 fields["data"] = {} if task is None else task.data
                 fields["prompt"] = None if task is None else task.prompt
+                fields["licence"] = task_licence(task)
             if groups:
                 one = groups[unit_of(record)]
                 fields["group_size"] = one.size

@@ -13,7 +13,7 @@ from trajgym.adapters.exports.dataset._card import card
 from trajgym.adapters.exports.dataset._tables import TABLES, TableWriter, arrow
 from trajgym.trajectory import InvalidInput, Run
 from trajgym.trajectory._codec import to_jsonable
-from trajgym.trajectory.datasets import dataset_id, lineage
+from trajgym.trajectory.datasets import dataset_id, lineage, task_licence
 
 if TYPE_CHECKING:
     import os
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from trajgym.trajectory import Attempt, SessionTree, Task, Turn
 
 __all__ = ["DatasetReport", "write_dataset"]
-
-_LICENCE_KEYS = ("license", "licence", "spdx")
 
 
 @dataclass(slots=True)
@@ -82,8 +80,7 @@ class DatasetReport:
 
     def add_task(self, task: Task) -> None:
         """Count a task's licence."""
-        found = next((task.data[key] for key in _LICENCE_KEYS if task.data.get(key)), "unknown")
-        self.licences[str(found)] += 1
+        self.licences[task_licence(task) or "unknown"] += 1
 
 
 def write_dataset(
