@@ -1,4 +1,4 @@
-"""The groups of a session server's feed, worked up for a trainer one after another."""
+"""Groups of a session server's feed, converted to a trainer's rows."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _T = TypeVar("_T")
 
 
 class Worked(NamedTuple, Generic[_T]):
-    """A group of the feed, and what was made of it."""
+    """A group of the feed, and its rows."""
 
     fed: FedGroup
     made: _T
 
 
 class FedGroups(AsyncClosing, Generic[_T]):
-    """Takes groups from a feed, and makes rows of them as a group of a runner's is made into rows.
+    """Takes groups from a feed and converts them to rows, like the groups of a runner.
 
     Bound to one event loop, as the feed is.
 
