@@ -30,7 +30,9 @@ def settings(given: argparse.Namespace, **changes: Any) -> Any:
         "per_device_train_batch_size": SAMPLES,
         "gradient_accumulation_steps": GROUPS,
         "max_completion_length": MAX_TOKENS,
-        "token_budget": 8 * CONTEXT,
+        # Unique tokens of a micro-batch. TRL fills it up whatever the batch size is: with twice the
+        # context, an update takes about GROUPS groups.
+        "token_budget": 2 * CONTEXT,
         "learning_rate": given.learning_rate,
         "lr_scheduler_type": "constant",
         "max_staleness": 2,
