@@ -9,22 +9,25 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from trajgym.cli._endpoint import endpoint_policy
 from trajgym.cli._judges import make_judge
 from trajgym.cli._terminal import say
 from trajgym.rollout import annotate
+from trajgym.rollout.memory import LessonWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from trajgym.cli._endpoint import EndpointOptions
-    from trajgym.rollout.annotators import Annotated, AnnotateReport
+    from trajgym.rollout.annotators import Annotated, AnnotateReport, Annotator
 
 __all__ = ["AnnotateOptions", "run_annotate"]
 
 _NEXT = {
     "votes": "Next: trajgym reward {run} --with next_state_votes",
     "hints": "Scoring hints needs a teacher model: see trajgym.rollout.annotators.HintJudge.",
+    "lessons": "Next: trajgym memory build {run} --out memory.jsonl",
 }
 
 
@@ -73,5 +76,11 @@ def run_annotate(options: AnnotateOptions) -> None:
 
 
 async def _annotate(options: AnnotateOptions, note: Callable[[Annotated], None]) -> AnnotateReport:
-    async with make_judge(options.judge, options.endpoint, options.votes) as judge:
+    async with _annotator(options) as judge:
         return await annotate(options.run, judge, concurrency=options.concurrency, on_progress=note)
+
+
+def _annotator(options: AnnotateOptions) -> Annotator:
+    if options.judge == "lessons":
+        return LessonWriter(endpoint_policy(options.endpoint))
+    return make_judge(options.judge, options.endpoint, options.votes)

@@ -12,6 +12,7 @@ import typer
 from trajgym.cli import _sandboxes
 from trajgym.cli._dataset import dataset_app
 from trajgym.cli._kinds import PlotFormat, SandboxKind, TrainerName
+from trajgym.cli._memory import memory_app
 from trajgym.cli._options import (
     AgentCommand,
     AgentName,
@@ -76,6 +77,7 @@ app.add_typer(_sandboxes.app, name="sandboxes")
 app.add_typer(swe)
 app.add_typer(search_app, name="search")
 app.add_typer(dataset_app, name="dataset")
+app.add_typer(memory_app, name="memory")
 
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC)
 """Errors of the file system that the user can correct; others are bugs and keep their traceback."""
@@ -550,7 +552,7 @@ def rescore(
 @app.command()
 def annotate(
     run: RunPath,
-    name: Annotated[str, typer.Option("--with", metavar="JUDGE", help="Judge: votes or hints.")],
+    name: Annotated[str, typer.Option("--with", metavar="JUDGE", help="votes, hints or lessons.")],
     model: Annotated[str, typer.Option(help="Model of the judge.")],
     base_url: BaseUrl = None,
     votes: Annotated[int, typer.Option(help="Votes per turn.")] = 3,

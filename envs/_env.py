@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trajgym.trajectory import Task
 
 _OTHERS = "_trajgym_others"
+_SIGNALS = "_trajgym_signals"
 
 __all__ = ["Env", "Prompt", "Response", "Verdict"]
 
@@ -192,6 +193,18 @@ class Env:
     def take_others(self) -> list[OtherTurn]:
         """Return the turns that were reported and not yet taken; called by the session."""
         found: list[OtherTurn] = vars(self).pop(_OTHERS, [])
+        return found
+
+    def note_signals(self, signals: Mapping[str, Any]) -> None:
+        """Report signals about the opening, such as which memory it shows; JSON values.
+
+        To be called while :meth:`reset` runs. They are recorded with the attempt's first turn.
+        """
+        vars(self).setdefault(_SIGNALS, {}).update(signals)
+
+    def take_signals(self) -> dict[str, Any]:
+        """Return the signals that were reported and not yet taken; called by the session."""
+        found: dict[str, Any] = vars(self).pop(_SIGNALS, {})
         return found
 
     @inline

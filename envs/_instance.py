@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trajgym.envs._execute import Execution, content_parts
-from trajgym.envs._plain import plain_message
-from trajgym.envs._results import as_result, as_snapshot
+from trajgym.envs._plain import plain_message, readable
+from trajgym.envs._results import as_facts, as_result, as_snapshot
 from trajgym.envs._tools import ToolResult, tools_of
 from trajgym.envs.faults import contained
 from trajgym.trajectory._internal import replace_surrogates
@@ -49,6 +49,8 @@ class Instance:
     ) -> None:
         self.env: Env | None = None
         """The environment while it is open."""
+        self.opening_signals: dict[str, Any] = {}
+        """What the environment reported about its opening, for the first turn."""
         self.worker = worker
         self.spec = spec
         self._task = task
@@ -72,8 +74,11 @@ class Instance:
         self._label(env)
         env.remaining = remaining
         opening = await self.worker.call(env.reset, self._task, record.seed)
+        noted = readable(env.take_signals, "take_signals()")
+        self.opening_signals = as_facts(noted, "note_signals(): signals", "env")
         if isinstance(opening, ToolResult):
             opening = as_result(opening, "reset()")
+            self.opening_signals |= opening.signals
             content = content_parts(opening.content, self._ledger.keep_image, self._text_limit)
             opening = [{"role": "user", "content": content}]
         elif isinstance(opening, str):

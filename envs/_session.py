@@ -551,6 +551,9 @@ class Session:
         broken = taken is not None and taken.broken
         place = talk.place(reply, self._attempt.index, broken=broken)
         turn = turn_of(reply, taken, run, place)
+        if not talk.turns:
+            opening = replace_surrogates(self._instance.opening_signals)
+            turn.signals = opening | turn.signals
         turn.attempt, turn.agent = self._attempt.index, self._agent
         turn.started_at, turn.policy_seconds = started, policy_seconds
         turn.env_seconds = env_seconds

@@ -42,6 +42,7 @@ PACKAGES = [
     "rollout.evaluation",
     "rollout.fleet",
     "rollout.hosted",
+    "rollout.memory",
     "rollout.mixture",
     "rollout.monitoring",
     "rollout.plots",

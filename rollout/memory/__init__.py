@@ -1,0 +1,50 @@
+"""Memory: what agents learn from recorded sessions outside a model's weights."""
+
+from trajgym.rollout.memory._bank import Match, MemoryBank
+from trajgym.rollout.memory._build import build_memory, cases_of, learn, tool_notes
+from trajgym.rollout.memory._effect import MemoryEffect, MemoryUse, measure_effect, memory_use
+from trajgym.rollout.memory._env import MemoryEnv, MemorySettings, with_memory
+from trajgym.rollout.memory._lessons import LessonWriter
+from trajgym.rollout.memory._records import (
+    Case,
+    Demonstration,
+    Effect,
+    Evidence,
+    FailedCall,
+    Failure,
+    Kind,
+    Lesson,
+    MemoryRecord,
+    Repeat,
+    Step,
+    ToolNote,
+)
+
+__all__ = [
+    "Case",
+    "Demonstration",
+    "Effect",
+    "Evidence",
+    "FailedCall",
+    "Failure",
+    "Kind",
+    "Lesson",
+    "LessonWriter",
+    "Match",
+    "MemoryBank",
+    "MemoryEffect",
+    "MemoryEnv",
+    "MemoryRecord",
+    "MemorySettings",
+    "MemoryUse",
+    "Repeat",
+    "Step",
+    "ToolNote",
+    "build_memory",
+    "cases_of",
+    "learn",
+    "measure_effect",
+    "memory_use",
+    "tool_notes",
+    "with_memory",
+]

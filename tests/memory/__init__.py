@@ -1,0 +1,1 @@
+"""Tests of memory: what is learnt, found, shown and measured."""
