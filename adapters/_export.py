@@ -24,6 +24,7 @@ __all__ = ["describe_export", "export", "list_exports"]
 _EXPORTS = {
     "areal": "trajgym.adapters.areal._export:export_areal",
     "atif": "trajgym.adapters.interchange.formats.atif:export_atif",
+    "in-context": "trajgym.adapters.exports._in_context:export_in_context",
     "inspect": "trajgym.adapters.interchange.formats.inspect:export_inspect",
     "mini-swe-agent": "trajgym.adapters.interchange.formats._mini:export_mini",
     "openai-chat": "trajgym.adapters.interchange.formats._openai_chat:export_openai_chat",
@@ -91,7 +92,8 @@ def export(
             refused sessions.
         task: the ``task`` method of the run; formats that hold tasks write them.
         **options: settings of the export: ``include`` and ``images`` of sft, ``include`` of
-            verl-sft and of foreign formats, ``margin`` of preference, ``dense`` of areal.
+            verl-sft and of foreign formats, ``margin`` of preference, ``dense`` of areal,
+            ``burstiness``, ``length``, ``tokens`` and others of in-context.
 
     Raises:
         UnknownExport: no export of that name.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trajgym.adapters.exports._stream import Export
     from trajgym.trajectory import Attempt, SessionTree, Turn
 
-__all__ = ["export_sft"]
+__all__ = ["export_sft", "refusal"]
 
 
 def export_sft(
@@ -60,7 +60,7 @@ def export_sft(
     with JsonLines(export.file("sft.jsonl")) as sink:
         for tree in export.sessions:
             for attempt in tree.attempts:
-                if reason := _refusal(attempt, include):
+                if reason := refusal(attempt, include):
                     export.report.drop(tree.record.id, attempt.index, reason)
                     continue
                 for leaf in leaves_of(tree, attempt):
@@ -73,7 +73,8 @@ def export_sft(
                         export.report.count(synthetic=line["synthetic"])
 
 
-def _refusal(attempt: Attempt, include: str) -> str | None:
+def refusal(attempt: Attempt, include: str) -> str | None:
+    """Return why an attempt is not to be learnt from, or None if it is."""
     if not attempt.status.scored or attempt.outcome is None:
         return f"not scored ({attempt.status})"
     if include == "passed" and not attempt.outcome.passed:

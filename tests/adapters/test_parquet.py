@@ -339,9 +339,10 @@ def test_missing_or_wrong_values_are_refused(tmp_path: Path) -> None:
 
 def test_list_exports() -> None:
     """The names for the command line."""
-    trainers = {"areal", "preference", "rows", "sft", "trl-grpo", "verl", "verl-sft"}
+    trainers = {"areal", "trl-grpo", "verl", "verl-sft"}
+    neutral = {"in-context", "preference", "rows", "sft"}
     written = {name for name in list_formats() if get_format(name).writes}
-    assert set(list_exports()) == trainers | written
+    assert set(list_exports()) == trainers | neutral | written
 
 
 def test_verl_sft_has_the_sampled_ids_of_what_passed(tmp_path: Path) -> None:
