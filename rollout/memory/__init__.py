@@ -2,6 +2,17 @@
 
 from trajgym.rollout.memory._bank import Match, MemoryBank
 from trajgym.rollout.memory._build import build_memory, cases_of, learn, tool_notes
+from trajgym.rollout.memory._curator import (
+    Curator,
+    Decided,
+    Decision,
+    DecisionReward,
+    Operation,
+    StructuralCurator,
+    curate,
+    decision_rewards,
+    task_streams,
+)
 from trajgym.rollout.memory._effect import MemoryEffect, MemoryUse, measure_effect, memory_use
 from trajgym.rollout.memory._env import MemoryEnv, MemorySettings, with_memory
 from trajgym.rollout.memory._lessons import LessonWriter
@@ -22,6 +33,10 @@ from trajgym.rollout.memory._records import (
 
 __all__ = [
     "Case",
+    "Curator",
+    "Decided",
+    "Decision",
+    "DecisionReward",
     "Demonstration",
     "Effect",
     "Evidence",
@@ -37,14 +52,19 @@ __all__ = [
     "MemoryRecord",
     "MemorySettings",
     "MemoryUse",
+    "Operation",
     "Repeat",
     "Step",
+    "StructuralCurator",
     "ToolNote",
     "build_memory",
     "cases_of",
+    "curate",
+    "decision_rewards",
     "learn",
     "measure_effect",
     "memory_use",
+    "task_streams",
     "tool_notes",
     "with_memory",
 ]

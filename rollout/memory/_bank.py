@@ -66,6 +66,10 @@ class MemoryBank:
         except KeyError:
             raise InvalidInput(f"the memory has no record {record_id!r}") from None
 
+    def get(self, record_id: str) -> MemoryRecord | None:
+        """Return a record; None if there is none with this id."""
+        return self._records.get(record_id)
+
     # Changes ------------------------------------------------------------------------------
 
     def insert(self, record: MemoryRecord) -> None:
