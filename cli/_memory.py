@@ -31,6 +31,7 @@ class RecordKind(StrEnum):
     demonstration = "demonstration"
     lesson = "lesson"
     case = "case"
+    subtask = "subtask"
     tool = "tool"
 
 

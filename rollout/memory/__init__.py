@@ -1,7 +1,7 @@
 """Memory: what agents learn from recorded sessions outside a model's weights."""
 
 from trajgym.rollout.memory._bank import Match, MemoryBank
-from trajgym.rollout.memory._build import build_memory, cases_of, learn, tool_notes
+from trajgym.rollout.memory._build import build_memory, cases_of, learn, subtasks_of, tool_notes
 from trajgym.rollout.memory._curator import (
     Curator,
     Decided,
@@ -28,6 +28,7 @@ from trajgym.rollout.memory._records import (
     MemoryRecord,
     Repeat,
     Step,
+    Subtask,
     ToolNote,
 )
 
@@ -56,6 +57,7 @@ __all__ = [
     "Repeat",
     "Step",
     "StructuralCurator",
+    "Subtask",
     "ToolNote",
     "build_memory",
     "cases_of",
@@ -64,6 +66,7 @@ __all__ = [
     "learn",
     "measure_effect",
     "memory_use",
+    "subtasks_of",
     "task_streams",
     "tool_notes",
     "with_memory",

@@ -13,6 +13,7 @@ from trajgym.rollout.memory._records import (
     Evidence,
     Kind,
     Lesson,
+    Subtask,
     ToolNote,
     record_id,
 )
@@ -24,11 +25,13 @@ from trajgym.rollout.memory._structure import (
     main_turns,
     result_of,
     short,
+    steps_in,
     steps_of,
     steps_text,
     task_text,
+    without_memory,
 )
-from trajgym.trajectory import InvalidInput, text_of, tool_calls_of
+from trajgym.trajectory import InvalidInput, attempt_turns, text_of, tool_calls_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from trajgym.rollout.memory._records import MemoryRecord
     from trajgym.trajectory import Attempt, Run, SessionTree
 
-__all__ = ["build_memory", "cases_of", "learn", "tool_notes"]
+__all__ = ["build_memory", "cases_of", "learn", "subtasks_of", "tool_notes"]
 
 _STATE = 1000
 _EXAMPLE = 300
@@ -87,6 +90,9 @@ def build_memory(
         if "case" in kinds:
             for case in cases_of(tree, query):
                 _add(bank, case)
+        if "subtask" in kinds:
+            for subtask in subtasks_of(tree):
+                _add(bank, subtask)
         if "tool" in kinds:
             tools.add(tree, query)
     if "demonstration" in kinds:
@@ -145,6 +151,31 @@ def cases_of(tree: SessionTree, query: str) -> Iterator[Case]:
                 result=result,
                 score=outcome.score,
                 positive=outcome.passed,
+            )
+
+
+def subtasks_of(tree: SessionTree) -> Iterator[Subtask]:
+    """Yield what each sub-agent of a session's scored attempts was asked to do, and did."""
+    for attempt in _scored(tree):
+        assert attempt.outcome is not None
+        turns = [tree.turns[index] for index in attempt_turns(tree, attempt)]
+        for first in turns:
+            asked = [text_of(one) for one in first.context if one["role"] == "user"]
+            if first.edge != "spawn" or first.simulated or not asked:
+                continue
+            steps = steps_in([turn for turn in turns if turn.agent == first.agent])
+            passed = attempt.outcome.passed
+            verdict = "solved the task" if passed else "did not solve the task"
+            text = f"{steps_text(steps)}\nThe attempt that this was part of {verdict}."
+            yield Subtask(
+                id=record_id("subtask", asked[0], text),
+                tasks=(tree.record.task,),
+                query=without_memory(asked[0]),
+                text=text,
+                evidence=(_evidence(tree, attempt, *(step.turn for step in steps)),),
+                agent=first.agent,
+                steps=steps,
+                positive=passed,
             )
 
 

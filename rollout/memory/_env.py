@@ -30,6 +30,7 @@ _NAMES = {
     "demonstration": "How a similar task was solved",
     "lesson": "A lesson from a failed attempt at a similar task",
     "case": "A decision in a similar task",
+    "subtask": "How a similar part of a task was done by a sub-agent",
     "tool": "Notes on a tool",
 }
 

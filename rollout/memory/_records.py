@@ -20,11 +20,12 @@ __all__ = [
     "Record",
     "Repeat",
     "Step",
+    "Subtask",
     "ToolNote",
     "record_id",
 ]
 
-Kind: TypeAlias = Literal["demonstration", "lesson", "case", "tool"]
+Kind: TypeAlias = Literal["demonstration", "lesson", "case", "subtask", "tool"]
 
 
 class _Part(BaseModel):
@@ -176,6 +177,21 @@ class Case(Record):
     positive: bool
 
 
+class Subtask(Record):
+    """Work that was handed to a sub-agent, found by the sub-agent's own prompt.
+
+    Attributes:
+        agent: name of the sub-agent.
+        steps: its turns.
+        positive: whether the attempt that it was part of solved its task.
+    """
+
+    kind: Literal["subtask"] = "subtask"
+    agent: str
+    steps: tuple[Step, ...] = ()
+    positive: bool
+
+
 class ToolNote(Record):
     """How the calls of a tool ended, its most frequent errors, and a call that worked.
 
@@ -205,7 +221,7 @@ class ToolNote(Record):
 
 
 MemoryRecord: TypeAlias = Annotated[
-    Demonstration | Lesson | Case | ToolNote, Field(discriminator="kind")
+    Demonstration | Lesson | Case | Subtask | ToolNote, Field(discriminator="kind")
 ]
 
 

@@ -10,6 +10,8 @@ from trajgym.rollout.memory._records import FailedCall, Failure, Repeat, Step
 from trajgym.trajectory import text_of, tool_calls_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trajgym.trajectory import Attempt, CallResult, SessionTree, Turn
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "main_turns",
     "result_of",
     "short",
+    "steps_in",
     "steps_of",
     "steps_text",
     "task_text",
@@ -73,9 +76,13 @@ def result_of(turn: Turn) -> str:
 
 def steps_of(tree: SessionTree, attempt: Attempt) -> tuple[Step, ...]:
     """Return the main agent's turns of an attempt."""
+    return steps_in(main_turns(tree, attempt))
+
+
+def steps_in(turns: Sequence[Turn]) -> tuple[Step, ...]:
+    """Return turns as steps."""
     return tuple(
-        Step(turn=turn.index, action=action_of(turn), result=result_of(turn))
-        for turn in main_turns(tree, attempt)
+        Step(turn=turn.index, action=action_of(turn), result=result_of(turn)) for turn in turns
     )
 
 

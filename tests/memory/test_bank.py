@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import test_subagents  # noqa: F401 - registers test/boss
 from tests.memory.locks import expert, locks
 from trajgym.envs import EnvSpec
-from trajgym.rollout import ScriptedPolicy, annotate, call, collect, say
+from trajgym.rollout import PolicyRequest, ScriptedPolicy, annotate, call, collect, say
 from trajgym.rollout.evaluation import Difference
 from trajgym.rollout.memory import (
     Case,
@@ -22,10 +23,11 @@ from trajgym.rollout.memory import (
     MemoryBank,
     MemoryEffect,
     MemoryRecord,
+    Subtask,
     ToolNote,
     build_memory,
 )
-from trajgym.trajectory import InvalidInput, Run
+from trajgym.trajectory import InvalidInput, Message, Run, Task
 
 SPEC = EnvSpec(id="test/locks")
 
@@ -118,6 +120,29 @@ async def test_cases_and_notes_on_tools(tmp_path: Path) -> None:
     assert isinstance(found.record, Case)
     assert (found.record.action, found.record.positive) == ('turn({"code": 4})', True)
     assert "CodeError" in found.record.state
+
+
+async def test_subtasks_are_found_by_what_was_asked(tmp_path: Path) -> None:
+    """What a sub-agent was asked to do, and did, is known by its own prompt."""
+
+    def script(request: PolicyRequest) -> Message:
+        if request.agent != "main":
+            return say("It has 3.") if request.turn else call("look", where="fox")
+        return say("Done.") if request.turn else call("delegate", work="Measure the fox.")
+
+    spec, task = EnvSpec(id="test/boss"), Task(id="t", prompt="Which is larger?")
+    await collect(spec, [task], ScriptedPolicy(script), tmp_path, samples=1)
+    with Run(tmp_path) as run:
+        bank = build_memory(run, kinds=["subtask"])
+    (found,) = bank.search("Measure the owl.", kinds=["subtask"])
+    assert isinstance(found.record, Subtask)
+    assert found.record.query == "Measure the fox."
+    assert (found.record.agent, found.record.positive) == ("scout", True)
+    assert found.record.evidence[0].turns == (1, 2)
+    assert found.record.text == (
+        '1. look({"where": "fox"})\n   -> fox is 3 long\n2. It has 3.\n'
+        "The attempt that this was part of solved the task."
+    )
 
 
 async def test_the_most_similar_task_is_found(tmp_path: Path) -> None:
