@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.memory.locks import CODES, expert, lock, locks
+from tests.rollout.tokenizers import tokenizer
 from trajgym.adapters import ExportReport, export
 from trajgym.adapters.exports._contexts import Candidate, Composer
 from trajgym.envs import EnvSpec
-from trajgym.rollout import PolicyRequest, ScriptedPolicy, call, collect
+from trajgym.rollout import PolicyRequest, ScriptedPolicy, TokenPolicy, call, collect
+from trajgym.rollout.engines import FakeCall
 from trajgym.trajectory import InvalidInput, Message, Run
 
 LEVELS = st.lists(st.lists(st.integers(1, 100), max_size=8), max_size=8)
@@ -170,3 +172,39 @@ def test_settings_out_of_range_are_refused(tmp_path: Path, option: str, value: A
     """The error names the setting and its value."""
     with pytest.raises(InvalidInput, match=f"{option} is '?{value}"):
         export("in-context", [], [], tmp_path, **{option: value})
+
+
+async def test_a_real_template_takes_no_more_tokens_than_counted(tmp_path: Path) -> None:
+    """Without ids the bytes bound the tokens: a whole context is rendered and counted."""
+    run = tmp_path / "run"
+    await collect(EnvSpec(id="test/locks"), locks("red", "blue"), careful(), run, samples=3)
+    write(run, tmp_path / "out", length=3, tokens=3000)
+    lines, facts = read(tmp_path / "out")
+    assert facts["tokens_counted_by"].keys() == {"bytes"}
+    for line in lines:
+        rendered = tokenizer("qwen").apply_chat_template(
+            line["messages"], tools=json.loads(line["tools"]), return_dict=False
+        )
+        assert 0 < len(rendered) <= line["tokens"] <= 3000
+
+
+async def test_ids_of_the_engine_are_counted(tmp_path: Path) -> None:
+    """Exact sessions: a context that is rendered anew takes no more than its trajectories' ids."""
+
+    def script(given: FakeCall) -> Any:
+        shown = bytes(one for one in given.prompt_ids if one < 256).decode(errors="replace")
+        right = next(code for place, code in CODES.items() if place in shown)
+        return call("turn", code=right if given.turn else (given.seed or 0) % 3)
+
+    policy, run = TokenPolicy.fake(script), tmp_path / "run"
+    await collect(EnvSpec(id="test/locks"), locks("red", "blue"), policy, run, samples=6)
+    report = write(run, tmp_path / "out", length=3, tokens=3000)
+    lines, facts = read(tmp_path / "out")
+    assert facts["tokens_counted_by"].keys() == {"ids"}
+    assert report.written == report.synthetic == len(lines) > 1
+    for line in lines:
+        for message in line["messages"]:
+            for one in message.get("tool_calls", []):
+                one["function"]["arguments"] = json.dumps(one["function"]["arguments"])
+        rendered = policy.renderer.render(line["messages"], json.loads(line["tools"]))
+        assert 0 < len(rendered) <= line["tokens"] <= 3000
