@@ -83,4 +83,4 @@ async def _annotate(options: AnnotateOptions, note: Callable[[Annotated], None])
 def _annotator(options: AnnotateOptions) -> Annotator:
     if options.judge == "lessons":
         return LessonWriter(endpoint_policy(options.endpoint))
-    return make_judge(options.judge, options.endpoint, options.votes)
+    return make_judge(options.judge, options.endpoint, options.votes, others=["lessons"])

@@ -11,6 +11,8 @@ from trajgym.rollout.annotators import HintJudge, VoteJudge
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trajgym.rollout.annotators import Annotator
     from trajgym.server import Judges
 
@@ -44,14 +46,22 @@ class JudgeOptions:
     seconds: float
 
 
-def make_judge(kind: str, endpoint: EndpointOptions, votes: int) -> Annotator:
+def make_judge(
+    kind: str, endpoint: EndpointOptions, votes: int, *, others: Sequence[str] = ()
+) -> Annotator:
     """Return a judge behind an endpoint.
+
+    Args:
+        kind: ``votes``, ``hints``.
+        endpoint: of the judge.
+        votes: how often each turn is judged.
+        others: what else the command takes, for the error.
 
     Raises:
         InvalidInput: there is no such judge, or the endpoint's options are incomplete.
     """
     if kind not in _KINDS:
-        raise InvalidInput(f"no judge {kind!r}; there are {', '.join(_KINDS)}")
+        raise InvalidInput(f"no judge {kind!r}; there are {', '.join([*_KINDS, *others])}")
     return _KINDS[kind](endpoint_policy(endpoint), votes=votes)
 
 

@@ -94,7 +94,10 @@ def show(
         return
     rows = [_row(one) for one in found]
     print_table(
-        ["record", "source", "evidence", "effect", "state", "task"], rows, right=["evidence"]
+        ["record", "source", "evidence", "effect", "state", "task"],
+        rows,
+        right=["evidence"],
+        whole=["record"],
     )
 
 
@@ -132,7 +135,7 @@ def effect(
         return
     rows = [["all", str(found.overall.tasks), _effect(found.overall)]]
     rows += [[name, str(one.tasks), _effect(one)] for name, one in found.records.items()]
-    print_table(["record", "tasks", "effect (95%)"], rows, right=["tasks"])
+    print_table(["record", "tasks", "effect (95%)"], rows, right=["tasks"], whole=["record"])
     for name in retired:
         say(f"retired {name}")
 

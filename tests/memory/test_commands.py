@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from tests.memory.locks import expert, locks, reader
+from tests.rollout.server import completion, endpoint, said
 from trajgym.cli import app
 from trajgym.envs import EnvSpec
 from trajgym.rollout import collect
@@ -57,6 +59,23 @@ async def test_build_show_and_effect(tmp_path: Path) -> None:
     assert "6 scored attempts with memory, 6 without" in invoke(
         "effect", tmp_path / "with", tmp_path / "without"
     )
+
+
+async def test_an_endpoint_writes_lessons(tmp_path: Path) -> None:
+    """`annotate --with lessons` asks about unsolved attempts, and `build` uses the answers."""
+    await collect(SPEC, locks("blue"), reader(), tmp_path / "run", samples=1)
+    text = "<lesson>Look for another lock of the same place first.</lesson>"
+    async with endpoint(completion(said(text))) as server:
+        given = ["--with", "lessons", "--model", "m", "--base-url", server.url]
+        arguments = ["annotate", str(tmp_path / "run"), *given]
+        result = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "3 turns annotated" in result.stdout
+    asked = server.requests[0]["messages"][-1]["content"]
+    assert "### WHAT FAILED\nThe attempt reached its limit of turns" in asked
+    memory = tmp_path / "memory.jsonl"
+    assert as_json("build", tmp_path / "run", "--out", memory)["structural"] == 0
+    assert all(record.text == text[8:-9] for record in MemoryBank.load(memory))
 
 
 async def test_runs_without_a_common_task(tmp_path: Path) -> None:
