@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Near", "SimilarityIndex"]
 
+_FREQUENT = 0.05
+"""Share of the texts from which a word is frequent."""
+_MARGIN = 1e-9
+"""For rounding."""
+
 
 class Near(NamedTuple):
     """A text of the index, and its similarity to the query."""
@@ -39,8 +44,9 @@ class SimilarityIndex:
         self._texts = len(counts)
         self._df = Counter(word for found in counts for word in found)
         self._postings: dict[str, list[tuple[int, float]]] = defaultdict(list)
-        for row, found in enumerate(counts):
-            for word, weight in self._weights(found).items():
+        self._vectors = [self._weights(found) for found in counts]
+        for row, vector in enumerate(self._vectors):
+            for word, weight in vector.items():
                 self._postings[word].append((row, weight))
 
     def search(
@@ -59,16 +65,39 @@ class SimilarityIndex:
             least: least similarity.
             wanted: whether a row may be returned.
         """
+        asked = self._weights(Counter(self._words(text)))
+        common = self._common(asked, least)
         scores: dict[int, float] = defaultdict(float)
-        for word, weight in self._weights(Counter(self._words(text))).items():
-            for row, other in self._postings.get(word, ()):
-                scores[row] += weight * other
+        for word, weight in asked.items():
+            if word not in common:
+                for row, other in self._postings.get(word, ()):
+                    scores[row] += weight * other
+        missing = sqrt(sum(asked[word] ** 2 for word in common)) + _MARGIN
+        for row, score in scores.items():
+            if score + missing >= least:
+                vector = self._vectors[row]
+                scores[row] += sum(asked[word] * vector.get(word, 0.0) for word in common)
         found = [
             Near(row, min(score, 1.0))
             for row, score in scores.items()
             if score >= least and wanted(row)
         ]
         return nlargest(len(found) if k is None else k, found, key=lambda one: (one[1], -one[0]))
+
+    def _common(self, asked: dict[str, float], least: float) -> set[str]:
+        """Return frequent words that can't give the least similarity by themselves.
+
+        By the Cauchy-Schwarz inequality, texts that share only these words with the query have at
+        most the norm of its weights for them as similarity; so they need not be looked at.
+        """
+        common: set[str] = set()
+        left = least * least - _MARGIN
+        for word in sorted(asked, key=lambda word: -self._df[word]):
+            left -= asked[word] ** 2
+            if left <= 0 or self._df[word] <= _FREQUENT * self._texts:
+                break
+            common.add(word)
+        return common
 
     def _weights(self, counts: Counter[str]) -> dict[str, float]:
         """Return the vector of a text, of length 1."""

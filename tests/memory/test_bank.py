@@ -27,6 +27,7 @@ from trajgym.rollout.memory import (
     ToolNote,
     build_memory,
 )
+from trajgym.rollout.memory._similarity import SimilarityIndex
 from trajgym.trajectory import InvalidInput, Message, Run, Task
 
 SPEC = EnvSpec(id="test/locks")
@@ -248,3 +249,23 @@ def test_a_broken_file_is_refused(tmp_path: Path, change: object, message: str) 
     path.write_text("".join(f"{line}\n" for line in change(lines)))  # type: ignore[operator]
     with pytest.raises(InvalidInput, match=message):
         MemoryBank.load(path)
+
+
+@given(
+    st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=8), max_size=8),
+    st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=8),
+    st.floats(0.01, 1),
+)
+def test_a_least_similarity_leaves_out_nothing_else(
+    texts: list[list[str]], query: list[str], least: float
+) -> None:
+    """Texts that can't reach the least similarity are skipped; all others have the same one."""
+    index = SimilarityIndex(" ".join(f"word{one}" for one in text) for text in texts)
+    asked = " ".join(f"word{one}" for one in query)
+    found, every = index.search(asked, least=least), index.search(asked)
+    expected = {row: similarity for row, similarity in every if similarity >= least + 1e-6}
+    scores = dict(found)
+    assert {row: scores.get(row) for row in expected} == pytest.approx(expected)
+    assert all(similarity >= least for _, similarity in found)
+    if list(texts).count(query):
+        assert index.search(asked, 1)[0].similarity == pytest.approx(1.0)
