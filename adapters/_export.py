@@ -33,6 +33,7 @@ _EXPORTS = {
     "swe-agent": "trajgym.adapters.interchange.formats._swe_agent:export_swe_agent",
     "sft": "trajgym.adapters.exports._sft:export_sft",
     "trl-grpo": "trajgym.adapters.trl._export:export_trl_grpo",
+    "verifiers": "trajgym.adapters.interchange.formats.verifiers:export_verifiers",
     "verl": "trajgym.adapters.verl._export:export_verl",
     "verl-sft": "trajgym.adapters.verl._tokens:export_verl_sft",
 }

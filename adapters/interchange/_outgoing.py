@@ -24,6 +24,7 @@ __all__ = [
     "Entry",
     "Include",
     "Track",
+    "cleaned",
     "content_of",
     "conversation",
     "data_url",
@@ -135,9 +136,9 @@ def entries_of(tree: SessionTree, leaf: Turn) -> list[Entry]:
     for turn in reversed(chain):
         if turn.kept is not None:
             del entries[turn.kept :]
-        entries += [Entry(_clean(message)) for message in turn.context]
-        entries.append(Entry(_clean(turn.message), turn))
-        entries += [Entry(_clean(message)) for message in turn.observation]
+        entries += [Entry(cleaned(message)) for message in turn.context]
+        entries.append(Entry(cleaned(turn.message), turn))
+        entries += [Entry(cleaned(message)) for message in turn.observation]
     return entries
 
 
@@ -146,7 +147,8 @@ def conversation(track: Track) -> list[Entry]:
     return entries_of(track.tree, track.leaf)
 
 
-def _clean(message: Message) -> Message:
+def cleaned(message: Message) -> Message:
+    """Return a message without a provider's own parts and characters that UTF-8 lacks."""
     return dict(replace_surrogates(without_native(message)))
 
 

@@ -19,6 +19,7 @@ _FORMATS = {
     "openai-chat": "_openai_chat",
     "sharegpt": "_sharegpt",
     "swe-agent": "_swe_agent",
+    "verifiers": "verifiers",
 }
 """Module by name; imported on first use."""
 

@@ -239,3 +239,134 @@ def test_nothing_to_import(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", {"messages": [USER, {"role": "assistant", "content": "3"}]})
     with pytest.raises(InvalidInput, match="not empty"):
         import_run("openai-chat", path, tmp_path / "run")
+
+
+def verifiers_episode(**trace: Any) -> dict[str, Any]:
+    """An episode of one trace: a question, a call with ids, its result, and an answer."""
+    call = {"id": "c", "name": "add", "arguments": "{}", "type": "function"}
+    nodes = [
+        {"message": {"role": "user", "content": "1+2?"}, "token_ids": [1], "mask": [False]},
+        {
+            "parent": 0,
+            "sampled": True,
+            "message": {"role": "assistant", "content": "", "tool_calls": [call]},
+            "token_ids": [2, 3, 4],
+            "mask": [False, True, True],
+            "logprobs": [-0.5, -0.25],
+        },
+        {"parent": 1, "message": {"role": "tool", "tool_call_id": "c", "content": "3"}},
+        {
+            "parent": 2,
+            "sampled": True,
+            "message": {"role": "assistant", "content": "3"},
+            "token_ids": [5, 6],
+            "mask": [False, True],
+            "logprobs": [-1.0],
+        },
+    ]
+    task = {"type": "Task", "data": {"idx": 4, "prompt": "1+2?"}}
+    return {
+        "id": "e",
+        "env": {"id": "sums"},
+        "task": task,
+        "group": {"id": "g"},
+        "run": {"type": "train", "id": "r", "work": {"step": 9, "policy": {"start": 7, "end": 8}}},
+        "traces": [
+            {
+                "id": "t",
+                "task": task,
+                "nodes": nodes,
+                "rewards": {"right": {"score": 0.5, "weight": 2.0}, "style": None},
+                "is_completed": True,
+                "ok": True,
+            }
+            | trace
+        ],
+    }
+
+
+def test_verifiers_traces_keep_ids_and_policy_versions(tmp_path: Path) -> None:
+    """Prompts are the ids of the path; the episode's policy span is each token's; rewards add."""
+    (tree,), lost = imported("verifiers", write(tmp_path / "traces.jsonl", verifiers_episode()))
+    first, second = tree.turns
+    assert tree.prompt(second).tolist() == [1, 2, 3, 4, 5]
+    assert first.tokens is not None
+    assert first.tokens.response_ids.tolist() == [3, 4]
+    assert first.tokens.segments == ((2, 7, 8, True),)
+    assert [one.status for one in first.calls] == ["ok"]
+    assert tree.record.task == "sums/4"
+    assert tree.attempts[0].outcome is not None
+    assert tree.attempts[0].outcome.score == 1.0
+    assert lost == {"episode": 1}
+
+
+def test_verifiers_branches_are_rewrites_and_sub_agents(tmp_path: Path) -> None:
+    """A second root is a rewrite of the context, unless a link says that a turn called it."""
+    root = [
+        {"message": {"role": "user", "content": "summary"}},
+        {"parent": 4, "sampled": True, "message": {"role": "assistant", "content": "done"}},
+    ]
+    episode = verifiers_episode()
+    episode["traces"][0]["nodes"] += root
+    linked = verifiers_episode(id="linked")
+    called = root[1] | {"semantic_parents": [{"node": 1, "type": "subagent_call"}]}
+    linked["traces"][0]["nodes"] += [root[0], called]
+    trees, _ = imported("verifiers", write(tmp_path / "traces.jsonl", episode, linked))
+    plain, agents = trees
+    assert [(turn.edge, turn.kept) for turn in plain.turns] == [
+        ("continue", None),
+        ("continue", None),
+        ("rewrite", 0),
+    ]
+    assert [text_of(one) for one in plain.context(plain.turns[2])] == ["summary"]
+    assert [(turn.edge, turn.parent) for turn in agents.turns][2] == ("spawn", 0)
+    assert agents.turns[2].agent != "main"
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"stop_condition": "max_turns"}, "truncated:turns"),
+        ({"is_timeout": True, "stop_condition": "agent_timeout"}, "truncated:seconds"),
+        ({"ok": False, "errors": [{"type": "ProviderError", "message": "503"}]}, "failed:policy"),
+        ({"errors": [{"type": "SandboxError", "message": "of an earlier try"}]}, "completed"),
+        ({"is_completed": False}, "interrupted"),
+    ],
+)
+def test_how_verifiers_traces_end(fields: dict[str, Any], status: str, tmp_path: Path) -> None:
+    """Limits, errors and timeouts have their status; only scored ones have an outcome."""
+    episode = verifiers_episode(**fields)
+    (tree,), _ = imported("verifiers", write(tmp_path / "traces.jsonl", episode))
+    (attempt,) = tree.attempts
+    assert str(attempt.status) == status
+    assert (attempt.outcome is not None) == attempt.status.scored
+
+
+def test_verifiers_rollouts_of_earlier_versions(tmp_path: Path) -> None:
+    """Calls are JSON in strings; metadata.json gives environment and model."""
+    call = json.dumps({"id": "c", "name": "add", "arguments": "{}"})
+    line = {
+        "example_id": 3,
+        "prompt": [{"role": "user", "content": "1+2?"}],
+        "completion": [
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c", "content": "3"},
+            {"role": "assistant", "content": "3"},
+        ],
+        "answer": "3",
+        "reward": 1.0,
+        "right": 1.0,
+        "metrics": {"right": 1.0},
+        "is_completed": True,
+        "is_truncated": False,
+        "timing": {"total": 1},
+        "seen": ["x"],
+    }
+    write(tmp_path / "metadata.json", {"env_id": "sums", "model": "m"})
+    (tree,), lost = imported("verifiers", write(tmp_path / "results.jsonl", line))
+    assert [one["function"]["name"] for one in tree.turns[0].message["tool_calls"]] == ["add"]
+    assert tree.record.task == "sums/3"
+    assert tree.turns[0].policy == "imported:m"
+    assert tree.attempts[0].outcome is not None
+    assert tree.attempts[0].outcome.details == {"metrics": {"right": 1.0}}
+    assert lost == {"other fields": 1, "bounds": 1}

@@ -31,12 +31,12 @@ def test_what_a_format_holds_is_there_again(name: str, tree: SessionTree) -> Non
 
 
 @pytest.mark.parametrize("golden", [one for one in GOLDEN_NAMES if one not in OTHERS])
-@pytest.mark.parametrize("name", ["atif", "inspect"])
+@pytest.mark.parametrize("name", ["atif", "inspect", "verifiers"])
 def test_hand_made_sessions(name: str, golden: str, tmp_path: Path) -> None:
     """Rewrites, sub-agents and failures go through formats that can hold them."""
     tree, _ = load_golden(golden)
     (after,), _ = through(name, [tree], tmp_path)
-    if name == "atif":
+    if name in {"atif", "verifiers"}:
         assert [turn.agent for turn in after.turns] == [turn.agent for turn in tree.turns]
         assert [turn.edge for turn in after.turns] == [turn.edge for turn in tree.turns]
         for left, right in zip(tree.turns, after.turns, strict=True):
@@ -46,10 +46,11 @@ def test_hand_made_sessions(name: str, golden: str, tmp_path: Path) -> None:
     assert [str(one.status) for one in after.attempts] == [str(one.status) for one in tree.attempts]
 
 
-def test_forks_become_sessions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["atif", "verifiers"])
+def test_forks_become_sessions(name: str, tmp_path: Path) -> None:
     """Each attempt of a forked session is a trajectory, and the export says so."""
     tree, _ = load_golden("fork")
-    back, report = through("atif", [tree], tmp_path)
+    back, report = through(name, [tree], tmp_path)
     assert sorted(one.attempts[0].outcome.score for one in back if one.attempts[0].outcome) == [
         0,
         1,
