@@ -24,6 +24,7 @@ __all__ = ["describe_export", "export", "list_exports"]
 _EXPORTS = {
     "areal": "trajgym.adapters.areal._export:export_areal",
     "atif": "trajgym.adapters.interchange.formats.atif:export_atif",
+    "atropos": "trajgym.adapters.interchange.formats.atropos:export_atropos",
     "inspect": "trajgym.adapters.interchange.formats.inspect:export_inspect",
     "mini-swe-agent": "trajgym.adapters.interchange.formats._mini:export_mini",
     "openai-chat": "trajgym.adapters.interchange.formats._openai_chat:export_openai_chat",

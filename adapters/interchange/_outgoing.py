@@ -30,6 +30,7 @@ __all__ = [
     "data_url",
     "entries_of",
     "file_name",
+    "note_losses",
     "tracks",
     "write_documents",
     "write_json",
@@ -77,15 +78,20 @@ def tracks(export: Export, form: Format, include: str) -> Iterator[Track]:
         raise InvalidInput(f"export {form.name} takes no values: it writes what was recorded")
     for tree in export.sessions:
         task = export.task(tree.record.task)
-        for feature in features_of(tree, task):
-            if feature not in form.holds:
-                export.report.lost[feature] = export.report.lost.get(feature, 0) + 1
+        note_losses(export, form, tree, task)
         for attempt in tree.attempts:
             if reason := _refusal(attempt, include):
                 export.report.drop(tree.record.id, attempt.index, reason)
             else:
                 assert attempt.leaf is not None
                 yield Track(tree, attempt, tree.turns[attempt.leaf], task)
+
+
+def note_losses(export: Export, form: Format, tree: SessionTree, task: Task | None) -> None:
+    """Count what a session has and the format does not hold."""
+    for feature in features_of(tree, task):
+        if feature not in form.holds:
+            export.report.lost[feature] = export.report.lost.get(feature, 0) + 1
 
 
 def write_documents(

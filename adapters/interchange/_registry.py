@@ -14,6 +14,7 @@ __all__ = ["get_format", "list_formats"]
 
 _FORMATS = {
     "atif": "atif",
+    "atropos": "atropos",
     "inspect": "inspect",
     "mini-swe-agent": "_mini",
     "openai-chat": "_openai_chat",

@@ -370,3 +370,77 @@ def test_verifiers_rollouts_of_earlier_versions(tmp_path: Path) -> None:
     assert tree.attempts[0].outcome is not None
     assert tree.attempts[0].outcome.details == {"metrics": {"right": 1.0}}
     assert lost == {"other fields": 1, "bounds": 1}
+
+
+def atropos_group(**fields: Any) -> dict[str, Any]:
+    """A group of two rows: one of two answers with rewards, one of one."""
+    two = [USER, *ANSWERED[:1], {"role": "user", "content": "and?"}, *ANSWERED[1:]]
+    return {
+        "tokens": [[1, 2, 3, 4, 5], [1, 6]],
+        "masks": [[-100, 2, -100, 4, 5], [-100, 6]],
+        "scores": [1.0, -1.0],
+        "advantages": [[0, 0.5, 0, 0.5, 0.5], [0, -0.5]],
+        "inference_logprobs": [[1.0, -0.5, 1.0, -0.25, -0.125], [1.0, -2.0]],
+        "messages": [two, [USER, ANSWERED[0]]],
+        "generation_params": {"temperature": 0.5},
+        "distill_token_ids": None,
+    } | fields
+
+
+ANSWERED = [
+    {"role": "assistant", "content": "3", "reward": 0.25},
+    {"role": "assistant", "content": "4", "reward": None},
+]
+
+
+def test_atropos_rows_become_exact_sessions(tmp_path: Path) -> None:
+    """Each unmasked part is a turn with its ids, log-probs and advantages; rows are a group."""
+    trees, lost = imported("atropos", write(tmp_path / "groups.jsonl", atropos_group()))
+    first, second = trees
+    assert [first.prompt(turn).tolist() for turn in first.turns] == [[1], [1, 2, 3]]
+    last = first.turns[1]
+    assert last.tokens is not None
+    assert last.tokens.response_ids.tolist() == [4, 5]
+    assert last.tokens.logprobs.tolist() == [-0.25, -0.125]
+    assert last.signals["advantages"] == [0.5, 0.5]
+    assert last.sampling is not None
+    assert last.sampling.temperature == 0.5
+    assert [turn.reward for turn in first.turns] == [0.25, None]
+    assert first.record.group == second.record.group
+    assert [tree.attempts[0].outcome.score for tree in trees if tree.attempts[0].outcome] == [1, -1]
+    assert lost == {"policy versions": 2}
+
+
+@pytest.mark.parametrize(
+    ("fields", "exact", "texts", "lost"),
+    [
+        ({"inference_logprobs": None}, False, ["3", "4", "3"], "ids without log-probs"),
+        ({"messages": None}, True, ["", "", ""], "text"),
+        (
+            {"messages": [[USER, ANSWERED[0]], [USER, ANSWERED[0]]]},
+            None,
+            ["3", "3"],
+            "unmatched ids",
+        ),
+        ({"distill_token_ids": [[[1]], [[1]]]}, True, ["3", "4", "3"], "distillation"),
+        ({"overrides": [{"set_advantage_to_zero": True}, {}]}, True, ["3", "4", "3"], "overrides"),
+    ],
+)
+def test_what_atropos_rows_lack(
+    fields: dict[str, Any], exact: bool | None, texts: list[str], lost: str, tmp_path: Path
+) -> None:
+    """Rows without log-probs or text are kept as far as they go, and the loss is counted."""
+    path = write(tmp_path / "groups.jsonl", atropos_group(**fields))
+    trees, counted = imported("atropos", path)
+    turns = [turn for tree in trees for turn in tree.turns]
+    assert [text_of(turn.message) for turn in turns] == texts
+    assert lost in counted
+    if exact is not None:
+        assert {turn.exact for turn in turns} == {exact}
+
+
+def test_atropos_rows_without_messages_and_log_probs(tmp_path: Path) -> None:
+    """There is nothing to keep of them; the error says how to save groups."""
+    path = write(tmp_path / "bad.json", atropos_group(messages=None, inference_logprobs=None))
+    with pytest.raises(InvalidInput, match=r"bad.json:1: row 1: .*include_messages"):
+        import_run("atropos", path, tmp_path / "run")

@@ -410,3 +410,39 @@ def test_verifiers_reads_our_traces(tmp_path: Path) -> None:
         "subagent_call",
         "subagent_return",
     }
+
+
+# Atropos -------------------------------------------------------------------------------------
+
+
+def test_atropos_takes_our_groups(tmp_path: Path) -> None:
+    """Its API accepts an exported group, and gives it to a trainer in a batch."""
+    server = pytest.importorskip("atroposlib.api.server")
+    from fastapi.testclient import TestClient
+
+    trees = golden("two_versions", "parallel_calls")
+    out = sent("atropos", trees, tmp_path / "out")
+    lines = [json.loads(line) for line in (out / "groups.jsonl").read_text().splitlines()]
+    size = sum(len(line["tokens"]) for line in lines)
+    registration = {
+        "wandb_group": "g",
+        "wandb_project": "p",
+        "batch_size": size,
+        "max_token_len": 99,
+        "checkpoint_dir": str(tmp_path),
+        "save_checkpoint_interval": 1,
+        "starting_step": 0,
+        "num_steps": 1,
+    }
+    client = TestClient(server.app)
+    assert client.get("/reset_data").status_code == 200
+    assert client.post("/register", json=registration).status_code == 200
+    for line in lines:
+        sent_line = client.post("/scored_data", json=line)
+        assert sent_line.json() == {"status": "received"}
+    batch = client.get("/batch").json()["batch"]
+    fields = ("tokens", "masks", "scores", "messages", "inference_logprobs", "generation_params")
+    by_ids = {json.dumps(one["tokens"]): one for one in batch}
+    for line in lines:
+        found = by_ids[json.dumps(line["tokens"])]
+        assert {name: found[name] for name in fields} == {name: line[name] for name in fields}
