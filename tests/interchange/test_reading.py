@@ -444,3 +444,134 @@ def test_atropos_rows_without_messages_and_log_probs(tmp_path: Path) -> None:
     path = write(tmp_path / "bad.json", atropos_group(messages=None, inference_logprobs=None))
     with pytest.raises(InvalidInput, match=r"bad.json:1: row 1: .*include_messages"):
         import_run("atropos", path, tmp_path / "run")
+
+
+def openhands(folder: Path, *events: dict[str, Any], **state: Any) -> Path:
+    """A conversation of OpenHands: a chain of events, unless they name their parents."""
+    write(folder / "base_state.json", {"id": "conv", "execution_status": "finished"} | state)
+    for number, event in enumerate(events):
+        name = f"event-{number:05d}-{number:08d}.json"
+        write(folder / "events" / name, {"id": f"e{number}", "timestamp": "2026-01-01"} | event)
+    return folder
+
+
+def said(text: str, source: str = "user") -> dict[str, Any]:
+    role = "assistant" if source == "agent" else "user"
+    content = [{"type": "text", "text": text}]
+    return {
+        "kind": "MessageEvent",
+        "source": source,
+        "llm_message": {"role": role, "content": content},
+    }
+
+
+def acted(call: str, response: str) -> dict[str, Any]:
+    return {
+        "kind": "ActionEvent",
+        "thought": [{"type": "text", "text": f"thought {call}"}],
+        "tool_call": {"id": call, "name": "terminal", "arguments": "{}"},
+        "llm_response_id": response,
+    }
+
+
+def observed(call: str, **observation: Any) -> dict[str, Any]:
+    content = [{"type": "text", "text": f"out {call}"}]
+    return {
+        "kind": "ObservationEvent",
+        "tool_call_id": call,
+        "observation": {"content": content} | observation,
+    }
+
+
+def test_openhands_calls_of_one_response_are_one_answer(tmp_path: Path) -> None:
+    """Results follow both calls, whatever their order; a rejected call was not executed."""
+    rejected = {
+        "kind": "UserRejectObservation",
+        "tool_call_id": "c2",
+        "rejection_reason": "no",
+    }
+    path = openhands(
+        tmp_path / "conv",
+        said("fix"),
+        acted("c1", "r1"),
+        acted("c2", "r1"),
+        rejected,
+        observed("c1", is_error=True, exit_code=1),
+        said("done", "agent"),
+        said("thanks"),
+    )
+    (tree,), lost = imported("openhands", path)
+    first, second = tree.turns
+    assert [(one.call_id, one.status) for one in first.calls] == [
+        ("c1", "error"),
+        ("c2", "not_executed"),
+    ]
+    assert [one["tool_call_id"] for one in first.observation] == ["c2", "c1"]
+    assert [text_of(one) for one in second.observation] == ["thanks"]
+    assert lost == {"observations": 1}
+
+
+def test_openhands_condensations_are_rewrites(tmp_path: Path) -> None:
+    """The turn after a condensation was shown the summary in place of what was forgotten."""
+    path = openhands(
+        tmp_path / "conv",
+        said("fix"),
+        acted("c1", "r1"),
+        observed("c1"),
+        {
+            "kind": "Condensation",
+            "forgotten_event_ids": ["e1", "e2"],
+            "summary": "looked",
+            "summary_offset": 1,
+        },
+        acted("c2", "r2"),
+        observed("c2"),
+        said("done", "agent"),
+    )
+    (tree,), lost = imported("openhands", path)
+    first, second, third = tree.turns
+    assert [text_of(one) for one in first.observation] == ["out c1"]
+    assert (second.edge, second.kept) == ("rewrite", 1)
+    assert [text_of(one) for one in tree.context(second)] == ["fix", "looked"]
+    assert [text_of(one) for one in tree.context(third)] == [
+        "fix",
+        "looked",
+        "thought c2",
+        "out c2",
+    ]
+    assert lost == {}
+
+
+def test_openhands_reads_the_current_branch(tmp_path: Path) -> None:
+    """Events of another branch are counted as lost."""
+    path = openhands(
+        tmp_path / "conv",
+        said("fix"),
+        said("one", "agent"),
+        said("two", "agent") | {"parent_id": "e0"},
+        leaf_event_id="e1",
+    )
+    (tree,), lost = imported("openhands", path)
+    assert [text_of(turn.message) for turn in tree.turns] == ["one"]
+    assert lost == {"branches": 1}
+
+
+@pytest.mark.parametrize(
+    ("state", "failure", "status"),
+    [
+        ("finished", None, "completed"),
+        ("error", "MaxIterationsReached", "truncated:turns"),
+        ("error", "LLMError", "failed:agent"),
+        ("stuck", None, "failed:agent"),
+        ("paused", None, "interrupted"),
+    ],
+)
+def test_how_openhands_conversations_end(
+    state: str, failure: str | None, status: str, tmp_path: Path
+) -> None:
+    """The state's status, and the conversation's error if there is one."""
+    error = {"kind": "ConversationErrorEvent", "code": failure, "detail": "why"}
+    events = [said("fix"), said("done", "agent"), *([error] if failure else [])]
+    path = openhands(tmp_path / "conv", *events, execution_status=state)
+    (tree,), _ = imported("openhands", path)
+    assert str(tree.attempts[0].status) == status

@@ -446,3 +446,51 @@ def test_atropos_takes_our_groups(tmp_path: Path) -> None:
     for line in lines:
         found = by_ids[json.dumps(line["tokens"])]
         assert {name: found[name] for name in fields} == {name: line[name] for name in fields}
+
+
+# OpenHands -----------------------------------------------------------------------------------
+
+
+def test_openhands_writes(tmp_path: Path) -> None:
+    """A conversation of the real agent with its scripted model: calls, an error, a finish."""
+    sdk = pytest.importorskip("openhands.sdk")
+    from openhands.sdk.llm import Message, MessageToolCall, TextContent
+    from openhands.sdk.testing import TestLLM
+
+    def call(number: int, name: str, **arguments: str) -> Any:
+        text = json.dumps(arguments)
+        return MessageToolCall(id=f"c{number}", name=name, arguments=text, origin="completion")
+
+    llm = TestLLM.from_messages(
+        [
+            Message(
+                role="assistant",
+                content=[TextContent(text="let me see")],
+                reasoning_content="hm",
+                tool_calls=[call(1, "think", thought="a bug"), call(2, "missing")],
+            ),
+            Message(role="assistant", content=[], tool_calls=[call(3, "finish", message="done")]),
+        ]
+    )
+    conversation = sdk.Conversation(
+        agent=sdk.Agent(llm=llm, tools=[]),
+        workspace=str(tmp_path),
+        persistence_dir=str(tmp_path / "files"),
+        visualizer=None,
+    )
+    conversation.send_message("fix it")
+    conversation.run()
+    (tree,), tasks, report = imported("openhands", tmp_path / "files", tmp_path / "run")
+    first, second = tree.turns
+    assert [one["role"] for one in first.context] == ["system", "user"]
+    assert first.message["reasoning_content"] == "hm"
+    assert [(one.name, one.status) for one in first.calls] == [
+        ("think", "ok"),
+        ("missing", "error"),
+    ]
+    assert [text_of(one) for one in second.observation] == ["done"]
+    assert [task.prompt for task in tasks.values()] == ["fix it"]
+    assert first.policy == "imported:test-model"
+    assert first.started_at > 0
+    assert str(tree.attempts[0].status) == "completed"
+    assert set(report.lost) == {"configuration", "tools"}
