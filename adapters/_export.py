@@ -28,6 +28,7 @@ _EXPORTS = {
     "inspect": "trajgym.adapters.interchange.formats.inspect:export_inspect",
     "mini-swe-agent": "trajgym.adapters.interchange.formats._mini:export_mini",
     "openai-chat": "trajgym.adapters.interchange.formats._openai_chat:export_openai_chat",
+    "openenv": "trajgym.adapters.interchange.formats._openenv:export_openenv",
     "preference": "trajgym.adapters.exports._preference:export_preference",
     "rows": "trajgym.adapters.exports._rows:export_rows",
     "sharegpt": "trajgym.adapters.interchange.formats._sharegpt:export_sharegpt",

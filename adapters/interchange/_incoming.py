@@ -9,12 +9,16 @@ import mimetypes
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from trajgym.trajectory import (
     CallResult,
     InvalidInput,
     Outcome,
+    Segment,
     Status,
     Turn,
     check_message,
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
+    import numpy.typing as npt
+
     from trajgym.trajectory import Message
 
 __all__ = [
@@ -35,6 +41,7 @@ __all__ = [
     "call_of",
     "need",
     "outcome_of",
+    "segments_of",
     "tools_of",
     "turns_of",
 ]
@@ -243,6 +250,17 @@ def outcome_of(score: Any, where: str, details: dict[str, Any] | None = None) ->
     if not float("-inf") < number < float("inf"):
         raise InvalidInput(f"{where}: the score is {score!r}; expected a finite number")
     return Outcome(score=number, passed=number >= 1.0, details=details or {})
+
+
+def segments_of(sampled: npt.NDArray[np.bool_], low: int, high: int) -> tuple[Segment, ...]:
+    """Return the segments of a response, given which of its ids were sampled and by what."""
+    edges = [0, *(np.flatnonzero(np.diff(sampled)) + 1).tolist(), sampled.size]
+    return tuple(
+        Segment(end - start, low, high)
+        if sampled[start]
+        else Segment(end - start, -1, -1, sampled=False)
+        for start, end in pairwise(edges)
+    )
 
 
 def turns_of(

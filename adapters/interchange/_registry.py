@@ -18,6 +18,7 @@ _FORMATS = {
     "inspect": "inspect",
     "mini-swe-agent": "_mini",
     "openai-chat": "_openai_chat",
+    "openenv": "_openenv",
     "openhands": "_openhands",
     "sharegpt": "_sharegpt",
     "swe-agent": "_swe_agent",

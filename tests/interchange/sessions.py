@@ -181,7 +181,7 @@ def plain(messages: list[dict[str, Any]], *, ids: bool) -> list[Any]:
     return found
 
 
-UNANSWERED = {"atropos", "openai-chat", "sharegpt"}
+UNANSWERED = {"atropos", "openai-chat", "openenv", "sharegpt"}
 """Formats whose conversations end with an answer."""
 
 

@@ -575,3 +575,58 @@ def test_how_openhands_conversations_end(
     path = openhands(tmp_path / "conv", *events, execution_status=state)
     (tree,), _ = imported("openhands", path)
     assert str(tree.attempts[0].status) == status
+
+
+def openenv_call(node: str, messages: list[Any], answer: Any, **fields: Any) -> dict[str, Any]:
+    """A call of OpenEnv's training trace."""
+    choice = {"message": answer, "finish_reason": "stop"}
+    return {
+        "node_id": node,
+        "prompt_token_ids": [1],
+        "completion_token_ids": [2, 3],
+        "per_token_logps": [-0.5, -0.25],
+        "loss_mask": [0, 1, 1],
+        "request": {"messages": messages, "tools": None},
+        "response": {"choices": [choice]},
+        "metadata": {"node_id": node, "model": "m", "sampling_params": {"temperature": 0.5}},
+    } | fields
+
+
+def test_openenv_calls_continue_or_rewrite(tmp_path: Path) -> None:
+    """Messages that continue the call before are its observation; others a new context."""
+    call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    asked = {"role": "assistant", "content": "", "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "c", "content": "3"}
+    done = {"role": "assistant", "content": "3"}
+    document = {
+        "schema_version": 1,
+        "turns": [
+            openenv_call("a", [USER], asked),
+            openenv_call(
+                "b", [USER, asked, result], done, prompt_token_ids=[1, 2, 3, 4], loss_mask=[0] * 6
+            ),
+            openenv_call("c", [USER, {"role": "user", "content": "short"}], done, response={}),
+        ],
+    }
+    path = write(tmp_path / "training_trace.json", document)
+    (tree,), lost = imported("openenv", path)
+    first, second, third = tree.turns
+    assert [one.status for one in first.calls] == ["ok"]
+    assert [text_of(one) for one in first.observation] == ["3"]
+    assert first.sampling is not None
+    assert first.sampling.temperature == 0.5
+    assert tree.prompt(second).tolist() == [1, 2, 3, 4]
+    assert second.tokens is not None
+    assert not second.tokens.sampled_mask.any()
+    assert (third.edge, third.kept) == ("rewrite", 1)
+    assert text_of(third.message) == ""
+    assert tree.attempts[0].outcome is None
+    assert lost == {"policy versions": 3, "text": 1}
+
+
+def test_openenv_masks_fit_the_ids(tmp_path: Path) -> None:
+    """A mask of another length is an error that names the turn."""
+    document = {"turns": [openenv_call("a", [USER], {"role": "assistant"}, loss_mask=[0])]}
+    path = write(tmp_path / "bad.json", document)
+    with pytest.raises(InvalidInput, match=r"bad.json: turn 1: 2 ids, 2 log-probs and 0 values"):
+        import_run("openenv", path, tmp_path / "run")

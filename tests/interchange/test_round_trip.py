@@ -20,8 +20,8 @@ from trajgym.rewards import as_deriver
 from trajgym.trajectory import Group, Member, Run, build_rows
 
 WRITTEN = [name for name in list_formats() if get_format(name).writes]
-ROWS = {"atropos"}
-"""Formats that hold training rows."""
+ROWS = {"atropos", "openenv"}
+"""Formats that hold exact turns only."""
 OTHERS = {"fork", "pictures", "screenshot"}
 """Golden sessions with a test of their own, or with images, which the first test draws."""
 IMAGE = hashlib.sha256(PIXEL).hexdigest()

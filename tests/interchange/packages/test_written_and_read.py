@@ -494,3 +494,31 @@ def test_openhands_writes(tmp_path: Path) -> None:
     assert first.started_at > 0
     assert str(tree.attempts[0].status) == "completed"
     assert set(report.lost) == {"configuration", "tools"}
+
+
+# OpenEnv -------------------------------------------------------------------------------------
+
+
+def test_openenv_traces_both_ways(tmp_path: Path) -> None:
+    """Its strict model accepts our trace, writes it again, and that is imported token-exactly."""
+    training = pytest.importorskip("openenv.core.harness.training")
+
+    trees = golden("two_versions", "parallel_calls")
+    out = sent("openenv", trees, tmp_path / "out")
+    for tree in trees:
+        file = out / f"{tree.record.id}.training_trace.json"
+        trace = training.TrainingTrace.model_validate_json(file.read_text())
+        for turn, call in zip(tree.turns, trace.turns, strict=True):
+            assert call.prompt_token_ids + call.completion_token_ids == tree.sequence(turn).tolist()
+        bare = [
+            one.model_copy(update={"metadata": {"model": "m", "n_tools": 0}}) for one in trace.turns
+        ]
+        again = training.TrainingTrace(turns=bare)
+        (tmp_path / "theirs").mkdir(exist_ok=True)
+        theirs = tmp_path / "theirs" / f"{tree.record.id}.training_trace.json"
+        theirs.write_text(again.model_dump_json())
+    back, _, report = imported("openenv", tmp_path / "theirs", tmp_path / "run")
+    assert report.exact == report.turns == sum(len(tree.turns) for tree in trees)
+    whole = {str(tree.sequence(turn).tolist()) for tree in trees for turn in tree.turns}
+    assert {str(tree.sequence(turn).tolist()) for tree in back for turn in tree.turns} == whole
+    assert set(report.lost) == {"policy versions"}

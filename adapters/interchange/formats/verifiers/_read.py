@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,13 +13,14 @@ from trajgym.adapters.interchange._incoming import (
     call_of,
     need,
     outcome_of,
+    segments_of,
     tools_of,
     turns_of,
 )
 from trajgym.adapters.interchange._own import OWN, restore_session, restored_turn
 from trajgym.adapters.interchange.formats.verifiers._ends import ended
 from trajgym.adapters.interchange.formats.verifiers._results import read_result
-from trajgym.trajectory import InvalidInput, Sampling, Segment, TurnTokens, Usage
+from trajgym.trajectory import InvalidInput, Sampling, TurnTokens, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -340,7 +340,7 @@ class _Trace:
             prompt_ids=self._prompt(node, response.size),
             response_ids=np.array(ids[-response.size :]),
             logprobs=_spread(logprobs, response),
-            segments=_segments(response, low, high),
+            segments=segments_of(response, low, high),
         )
 
     def _own_tokens(self, node: int, own: dict[str, Any] | None) -> TurnTokens | None:
@@ -386,14 +386,3 @@ def _spread(logprobs: list[float], sampled: Any) -> Any:
     found = np.zeros(sampled.size, np.float32)
     found[sampled] = logprobs
     return found
-
-
-def _segments(sampled: Any, low: int, high: int) -> tuple[Segment, ...]:
-    """Return runs of equal marks; ids that were not sampled have version -1."""
-    edges = [0, *(np.flatnonzero(np.diff(sampled)) + 1).tolist(), sampled.size]
-    return tuple(
-        Segment(end - start, low, high)
-        if sampled[start]
-        else Segment(end - start, -1, -1, sampled=False)
-        for start, end in pairwise(edges)
-    )
