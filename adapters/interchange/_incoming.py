@@ -103,6 +103,8 @@ class Draft:
 class Source:
     """Files to read, where their images go, and a count of what is not kept.
 
+    ``where`` is the file, or the line of it, that is being read.
+
     Args:
         paths: the files.
         put_image: stores bytes of a media type and returns their hash.
@@ -117,6 +119,7 @@ class Source:
     ) -> None:
         self.paths = list(paths)
         self.lost: Counter[str] = Counter()
+        self.where = ""
         self._put_image = put_image
         self._drops = drops
 
@@ -139,7 +142,8 @@ class Source:
             InvalidInput: a file is not a JSON object.
         """
         for path in self.paths:
-            yield path, _object(path.read_bytes(), str(path))
+            self.where = str(path)
+            yield path, _object(path.read_bytes(), self.where)
 
     def lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield each line's JSON object, with where it is.
@@ -151,8 +155,8 @@ class Source:
             with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
                     if line.strip():
-                        where = f"{path}:{number}"
-                        yield where, _object(line, where)
+                        self.where = f"{path}:{number}"
+                        yield self.where, _object(line, self.where)
 
     def message(self, message: Mapping[str, Any], where: str) -> Message:
         """Return a chat message with its images stored, without empty fields.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from trajgym.adapters.interchange import UnknownFormat, import_run
 from trajgym.trajectory import InvalidInput, Run, SessionTree, text_of
@@ -630,3 +634,44 @@ def test_openenv_masks_fit_the_ids(tmp_path: Path) -> None:
     path = write(tmp_path / "bad.json", document)
     with pytest.raises(InvalidInput, match=r"bad.json: turn 1: 2 ids, 2 log-probs and 0 values"):
         import_run("openenv", path, tmp_path / "run")
+
+
+json_values = st.sampled_from([None, True, -1, 0.5, 10**20, "x", [], [1], {}, {"x": 1}])
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the paths to every value inside a JSON document."""
+    items: list[tuple[Any, Any]] = []
+    if isinstance(value, dict):
+        items = list(value.items())
+    elif isinstance(value, list):
+        items = list(enumerate(value))
+    return [path, *(one for key, item in items for one in places(item, (*path, key)))][
+        0 if path else 1 :
+    ]
+
+
+@pytest.mark.parametrize("name", ["atropos", "openenv", "verifiers"])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_files_of_another_shape_are_input_errors(name: str, data: st.DataObject) -> None:
+    """Whatever value is in an unexpected place, the error names the file, and no run is made."""
+    document = {
+        "atropos": atropos_group,
+        "openenv": lambda: {"turns": [openenv_call("a", [USER], ANSWERED[0])]},
+        "verifiers": verifiers_episode,
+    }[name]()
+    document = json.loads(json.dumps(document))
+    *above, last = data.draw(st.sampled_from(places(document)))
+    parent = document
+    for key in above:
+        parent = parent[key]
+    parent[last] = data.draw(json_values)
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder) / "bad.json", document)
+        with contextlib.suppress(InvalidInput):
+            import_run(name, path, Path(folder) / "run")
+            return
+        with pytest.raises(InvalidInput, match=r"bad\.json"):
+            import_run(name, path, Path(folder) / "run")
+        assert not (Path(folder) / "run").exists()

@@ -73,7 +73,7 @@ def _draft(
     draft = Draft(
         task=_task_id(episode, trace, where),
         turns=turns,
-        session=trace.get("id") or "",
+        session=need(trace, "id", str, where) if trace.get("id") else "",
         group=(episode.get("group") or {}).get("id", ""),
         tools=tools_of(map(_function, tools), where),
         started=float((trace.get("timing") or {}).get("start") or 0.0),
