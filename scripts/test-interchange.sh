@@ -1,14 +1,44 @@
 #!/bin/sh
 # Read and write trajectories with the packages that the foreign formats come from. They have many
-# dependencies, so they are installed in a separate environment.
+# dependencies, some of which conflict, so they are installed in separate environments.
 set -eu
 cd "$(dirname "$0")/.."
+tools='pytest pytest-asyncio pytest-timeout'
+warnings='-W ignore::DeprecationWarning -W ignore::UserWarning -W ignore::ResourceWarning'
+export MSWEA_SILENT_STARTUP=1 MSWEA_GLOBAL_CONFIG_DIR="$PWD/build/mini" LITELLM_LOCAL_MODEL_COST_MAP=True
+export OPENHANDS_SUPPRESS_BANNER=1
+
+# Test one package in an environment of its own: alone NAME PYTHON REQUIREMENT.
+alone() {
+    own=.venv-interchange-$1
+    [ -x "$own/bin/python" ] || "$2" -m venv "$own"
+    # shellcheck disable=SC2086 # several arguments
+    "$own/bin/pip" install --quiet --editable . $tools "$3"
+    # shellcheck disable=SC2086
+    "$own/bin/python" -m pytest -m interchange tests/interchange/packages $warnings -k "$1"
+}
+
+# OpenEnv and verifiers require different versions of the same packages.
+alone openenv "${PYTHON:-python3}" 'openenv>=0.10'
+
+# OpenHands requires Python 3.12.
+newer=
+for python in python3.14 python3.13 python3.12 "$HOME"/.pyenv/versions/3.1[2-9]*/bin/python; do
+    if [ -z "$newer" ] && "$python" -c 'import venv' 2>/dev/null; then newer=$python; fi
+done
+if [ -n "$newer" ]; then
+    alone openhands "$newer" 'openhands-sdk>=1.58'
+else
+    echo 'OpenHands is not tested: there is no Python 3.12 or newer' >&2
+fi
+
 venv=.venv-interchange
 [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
-"$venv/bin/pip" install --quiet --editable '.[data,inspect,server]' pytest pytest-asyncio pytest-timeout \
-    'inspect-ai>=0.3.285' 'mini-swe-agent>=2.4' 'openai>=2' 'openenv-core>=0.3' 'verifiers>=0.4' 'pyautogui>=0.9.54'
+# shellcheck disable=SC2086
+"$venv/bin/pip" install --quiet --editable '.[data,inspect,server]' $tools \
+    'fastapi>=0.115' 'inspect-ai>=0.3.285' 'mini-swe-agent>=2.4' 'openai>=2' 'verifiers>=0.4' 'pyautogui>=0.9.54'
 # Harbor declares Python 3.12; its models of trajectories also work with 3.11 and need pydantic only.
-"$venv/bin/pip" install --quiet --no-deps --ignore-requires-python 'harbor>=0.26'
-export MSWEA_SILENT_STARTUP=1 MSWEA_GLOBAL_CONFIG_DIR="$PWD/build/mini" LITELLM_LOCAL_MODEL_COST_MAP=True
-exec "$venv/bin/python" -m pytest -m interchange tests/interchange/packages \
-    -W ignore::DeprecationWarning -W ignore::UserWarning -W ignore::ResourceWarning "$@"
+# Of Atropos, only the API is used, which needs FastAPI.
+"$venv/bin/pip" install --quiet --no-deps --ignore-requires-python 'atroposlib>=0.4' 'harbor>=0.26'
+# shellcheck disable=SC2086
+exec "$venv/bin/python" -m pytest -m interchange tests/interchange/packages $warnings "$@"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from trajgym.trajectory import (
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from trajgym.adapters.interchange._format import Format
     from trajgym.adapters.interchange._incoming import Draft
@@ -84,16 +85,43 @@ def import_run(
         images: list[Ack] = []
         source = Source(paths, lambda data, kind: _put(store, images, data, kind), form.drops)
         writer = _Writer(form, store, report)
-        for draft in form.read(source):
+        for draft in _drafts(form, source, path):
             for ack in images:
                 ack.wait()
             images.clear()
-            writer.add(draft)
+            _add(writer, draft, source.where or str(path))
         if not report.sessions:
             raise InvalidInput(f"{path}: no session in {len(paths)} {name} files")
         report.lost = dict(source.lost)
         writer.close()
     return report
+
+
+def _add(writer: _Writer, draft: Draft, where: str) -> None:
+    """Store a session; a value of the wrong type, of which pydantic only warns, is an error."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Pydantic serializer warnings", UserWarning)
+        try:
+            writer.add(draft)
+        except UserWarning as error:
+            detail = str(error).partition("\n")[2].strip() or str(error)
+            raise InvalidInput(f"{where}: a value has the wrong type: {detail}") from error
+
+
+def _drafts(form: Format, source: Source, path: str | os.PathLike[str]) -> Iterator[Draft]:
+    """Yield the sessions of files; one of another shape than the format's is an input error."""
+    try:
+        yield from form.read(source)
+    except InvalidInput as error:
+        where = source.where or str(path)
+        if where.partition(":")[0] in str(error):
+            raise
+        raise InvalidInput(f"{where}: {error}") from error
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput(
+            f"{source.where or path}: not as {form.name} is written "
+            f"({type(error).__name__}: {error})"
+        ) from error
 
 
 def _put(store: Store, acks: list[Ack], data: bytes, media_type: str) -> str:

@@ -9,12 +9,16 @@ import mimetypes
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from trajgym.trajectory import (
     CallResult,
     InvalidInput,
     Outcome,
+    Segment,
     Status,
     Turn,
     check_message,
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
+    import numpy.typing as npt
+
     from trajgym.trajectory import Message
 
 __all__ = [
@@ -35,6 +41,7 @@ __all__ = [
     "call_of",
     "need",
     "outcome_of",
+    "segments_of",
     "tools_of",
     "turns_of",
 ]
@@ -96,6 +103,8 @@ class Draft:
 class Source:
     """Files to read, where their images go, and a count of what is not kept.
 
+    ``where`` is the file, or the line of it, that is being read.
+
     Args:
         paths: the files.
         put_image: stores bytes of a media type and returns their hash.
@@ -110,6 +119,7 @@ class Source:
     ) -> None:
         self.paths = list(paths)
         self.lost: Counter[str] = Counter()
+        self.where = ""
         self._put_image = put_image
         self._drops = drops
 
@@ -132,7 +142,8 @@ class Source:
             InvalidInput: a file is not a JSON object.
         """
         for path in self.paths:
-            yield path, _object(path.read_bytes(), str(path))
+            self.where = str(path)
+            yield path, _object(path.read_bytes(), self.where)
 
     def lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield each line's JSON object, with where it is.
@@ -144,8 +155,8 @@ class Source:
             with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
                     if line.strip():
-                        where = f"{path}:{number}"
-                        yield where, _object(line, where)
+                        self.where = f"{path}:{number}"
+                        yield self.where, _object(line, self.where)
 
     def message(self, message: Mapping[str, Any], where: str) -> Message:
         """Return a chat message with its images stored, without empty fields.
@@ -243,6 +254,17 @@ def outcome_of(score: Any, where: str, details: dict[str, Any] | None = None) ->
     if not float("-inf") < number < float("inf"):
         raise InvalidInput(f"{where}: the score is {score!r}; expected a finite number")
     return Outcome(score=number, passed=number >= 1.0, details=details or {})
+
+
+def segments_of(sampled: npt.NDArray[np.bool_], low: int, high: int) -> tuple[Segment, ...]:
+    """Return the segments of a response, given which of its ids were sampled and by what."""
+    edges = [0, *(np.flatnonzero(np.diff(sampled)) + 1).tolist(), sampled.size]
+    return tuple(
+        Segment(end - start, low, high)
+        if sampled[start]
+        else Segment(end - start, -1, -1, sampled=False)
+        for start, end in pairwise(edges)
+    )
 
 
 def turns_of(

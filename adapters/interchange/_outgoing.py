@@ -24,11 +24,13 @@ __all__ = [
     "Entry",
     "Include",
     "Track",
+    "cleaned",
     "content_of",
     "conversation",
     "data_url",
     "entries_of",
     "file_name",
+    "note_losses",
     "tracks",
     "write_documents",
     "write_json",
@@ -76,15 +78,20 @@ def tracks(export: Export, form: Format, include: str) -> Iterator[Track]:
         raise InvalidInput(f"export {form.name} takes no values: it writes what was recorded")
     for tree in export.sessions:
         task = export.task(tree.record.task)
-        for feature in features_of(tree, task):
-            if feature not in form.holds:
-                export.report.lost[feature] = export.report.lost.get(feature, 0) + 1
+        note_losses(export, form, tree, task)
         for attempt in tree.attempts:
             if reason := _refusal(attempt, include):
                 export.report.drop(tree.record.id, attempt.index, reason)
             else:
                 assert attempt.leaf is not None
                 yield Track(tree, attempt, tree.turns[attempt.leaf], task)
+
+
+def note_losses(export: Export, form: Format, tree: SessionTree, task: Task | None) -> None:
+    """Count what a session has and the format does not hold."""
+    for feature in features_of(tree, task):
+        if feature not in form.holds:
+            export.report.lost[feature] = export.report.lost.get(feature, 0) + 1
 
 
 def write_documents(
@@ -135,9 +142,9 @@ def entries_of(tree: SessionTree, leaf: Turn) -> list[Entry]:
     for turn in reversed(chain):
         if turn.kept is not None:
             del entries[turn.kept :]
-        entries += [Entry(_clean(message)) for message in turn.context]
-        entries.append(Entry(_clean(turn.message), turn))
-        entries += [Entry(_clean(message)) for message in turn.observation]
+        entries += [Entry(cleaned(message)) for message in turn.context]
+        entries.append(Entry(cleaned(turn.message), turn))
+        entries += [Entry(cleaned(message)) for message in turn.observation]
     return entries
 
 
@@ -146,7 +153,8 @@ def conversation(track: Track) -> list[Entry]:
     return entries_of(track.tree, track.leaf)
 
 
-def _clean(message: Message) -> Message:
+def cleaned(message: Message) -> Message:
+    """Return a message without a provider's own parts and characters that UTF-8 lacks."""
     return dict(replace_surrogates(without_native(message)))
 
 

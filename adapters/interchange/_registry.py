@@ -14,11 +14,15 @@ __all__ = ["get_format", "list_formats"]
 
 _FORMATS = {
     "atif": "atif",
+    "atropos": "atropos",
     "inspect": "inspect",
     "mini-swe-agent": "_mini",
     "openai-chat": "_openai_chat",
+    "openenv": "_openenv",
+    "openhands": "_openhands",
     "sharegpt": "_sharegpt",
     "swe-agent": "_swe_agent",
+    "verifiers": "verifiers",
 }
 """Module by name; imported on first use."""
 

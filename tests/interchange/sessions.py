@@ -50,9 +50,14 @@ some_texts = texts.filter(bool)
 
 
 @st.composite
-def linear_sessions(draw: st.DrawFn, image: str = "", name: str = "s-1") -> SessionTree:
-    """One attempt of text or exact turns, with calls, results, reasoning, rewards and pictures."""
-    exact = draw(st.booleans())
+def linear_sessions(
+    draw: st.DrawFn, image: str = "", name: str = "s-1", *, trained: bool = False
+) -> SessionTree:
+    """One attempt of text or exact turns, with calls, results, reasoning, rewards and pictures.
+
+    If ``trained``, it has training rows: the turns are exact, and it has a score.
+    """
+    exact = trained or draw(st.booleans())
     turns: list[Turn] = []
     size = 0
     for index in range(draw(st.integers(1, 4))):
@@ -97,7 +102,8 @@ def linear_sessions(draw: st.DrawFn, image: str = "", name: str = "s-1") -> Sess
             )
         )
         size += 5
-    status = Status.parse(draw(st.sampled_from(["completed", "truncated:turns", "failed:env"])))
+    ends = ["completed", "truncated:turns", *(() if trained else ("failed:env",))]
+    status = Status.parse(draw(st.sampled_from(ends)))
     score = draw(st.sampled_from([0.0, 0.25, 1.0]))
     attempt = Attempt(
         leaf=len(turns) - 1,
@@ -175,6 +181,10 @@ def plain(messages: list[dict[str, Any]], *, ids: bool) -> list[Any]:
     return found
 
 
+UNANSWERED = {"atropos", "openai-chat", "openenv", "sharegpt"}
+"""Formats whose conversations end with an answer."""
+
+
 def assert_kept(name: str, before: SessionTree, after: SessionTree, report: ExportReport) -> None:
     """What a format claims to hold is there again; what it loses is in the report."""
     form = get_format(name)
@@ -184,12 +194,12 @@ def assert_kept(name: str, before: SessionTree, after: SessionTree, report: Expo
     trailing = len(before.turns[-1].observation)
     if "developer messages" not in form.holds:
         left = [one | {"role": one["role"].replace("developer", "system")} for one in left]
-    if name in {"openai-chat", "sharegpt"}:
+    if name in UNANSWERED:
         left = left[: len(left) - trailing]
     assert plain(right, ids=ids) == plain(left, ids=ids)
     for feature in form.holds:
         read = FEATURES[feature][1]
-        if name in {"openai-chat", "sharegpt"} and feature == "images":
+        if name in UNANSWERED and feature == "images":
             continue  # the last observation is not written
         assert read(after, TASK) == read(before, TASK), feature
     present = features_of(before, TASK)

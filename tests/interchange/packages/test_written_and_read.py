@@ -296,3 +296,229 @@ def test_openai_types_accept_our_lines(tmp_path: Path) -> None:
         tools.validate_python(line.get("tools", []))
         assert line["messages"][-1]["role"] == "assistant"
     assert len(lines) == 5  # one, the sub-agent's, and the rewritten context's
+
+
+# verifiers -----------------------------------------------------------------------------------
+
+
+def test_verifiers_writes(tmp_path: Path) -> None:
+    """An episode that verifiers' own graph and store write: ids, a call, a rewrite, rewards."""
+    vf = pytest.importorskip("verifiers.v1")
+    from verifiers.v1.configs.agent import WireAgentConfig
+    from verifiers.v1.episode import EnvInfo, Episode
+    from verifiers.v1.graph import prepare_turn
+    from verifiers.v1.state import State
+    from verifiers.v1.task import WireTaskData
+    from verifiers.v1.trace import AgentInfo, Trace, TraceTask
+    from verifiers.v1.types import (
+        AssistantMessage,
+        Response,
+        Tool,
+        ToolCall,
+        ToolMessage,
+        TurnTokens,
+        Usage,
+        UserMessage,
+    )
+    from verifiers.v1.utils.trace_store import write_episode
+
+    assert vf
+    task = TraceTask(
+        type="Sums", data=WireTaskData(idx=0, name="sums-0", prompt="1+2?", answer="3")
+    )
+    trace = Trace[WireTaskData, State, WireAgentConfig](
+        task=task, agent=AgentInfo(config=WireAgentConfig(model="m"), name="solver")
+    )
+
+    def respond(prompt: list[Any], message: Any, ids: list[int], new: list[int]) -> list[Any]:
+        response = Response(
+            id="r",
+            created=0,
+            model="m",
+            message=message,
+            finish_reason="stop",
+            usage=Usage(prompt_tokens=4, completion_tokens=2, cached_input_tokens=1),
+            tokens=TurnTokens(
+                prompt_ids=ids, completion_ids=new, completion_logprobs=[-0.12345] * len(new)
+            ),
+        )
+        prepare_turn(trace, prompt, [Tool(name="add", description="Add.")]).commit(response)
+        return [*prompt, message]
+
+    call = ToolCall(id="c", name="add", arguments="{}")
+    history = respond(
+        [UserMessage(content="1+2?")],
+        AssistantMessage(content="", reasoning_content="hm", tool_calls=[call]),
+        [1, 2],
+        [3, 4],
+    )
+    history.append(ToolMessage(tool_call_id="c", content="3", name="add"))
+    respond(history, AssistantMessage(content="3"), [1, 2, 3, 4, 5, 6], [7])
+    respond([UserMessage(content="short")], AssistantMessage(content="three"), [8, 9], [10])
+    trace.record_reward("right", 0.5, weight=2.0)
+    trace.record_metric("turns", 3)
+    trace.ok = True
+    trace.stop("agent_completed")
+    files = tmp_path / "files"
+    files.mkdir()
+    write_episode(files, Episode(env=EnvInfo(id="sums"), task=task, traces=[trace], ok=True))
+    (tree,), tasks, report = imported("verifiers", files, tmp_path / "run")
+    assert report.exact == report.turns == 3
+    assert [turn.edge for turn in tree.turns] == ["continue", "continue", "rewrite"]
+    assert [tree.prompt(turn).tolist() for turn in tree.turns] == [
+        [1, 2],
+        [1, 2, 3, 4, 5, 6],
+        [8, 9],
+    ]
+    assert tree.turns[0].message["reasoning_content"] == "hm"
+    assert [one.status for one in tree.turns[0].calls] == ["ok"]
+    assert [one["function"]["name"] for one in tree.record.tools] == ["add"]
+    assert tasks["sums-0"].data["answer"] == "3"
+    assert tree.attempts[0].outcome is not None
+    assert tree.attempts[0].outcome.score == 1.0
+    assert tree.attempts[0].outcome.details["metrics"] == {"turns": 3.0}
+    assert set(report.lost) == {"agent", "policy versions"}
+
+
+def test_verifiers_reads_our_traces(tmp_path: Path) -> None:
+    """Its reader gives a training sample per branch with the ids and log-probs of our rows."""
+    pytest.importorskip("verifiers.v1")
+    from verifiers.v1.trace import WireTrace
+    from verifiers.v1.utils.trace_store import read_episodes
+
+    trees = golden("parallel_calls", "subagent", "rewrite", "truncated", "failed", "two_versions")
+    out = sent("verifiers", trees, tmp_path / "out")
+    episodes = read_episodes(out, WireTrace)
+    assert [one.id for one in episodes] == [tree.record.id for tree in trees]
+    for tree, episode in zip(trees, episodes, strict=True):
+        (trace,) = episode.traces
+        samples = [(branch.token_ids, branch.sampled_mask) for branch in trace.branches]
+        for turn in tree.turns:
+            if turn.tokens is None:
+                continue
+            whole = tree.sequence(turn).tolist()
+            mask = next(mask for ids, mask in samples if ids[: len(whole)] == whole)
+            size = turn.tokens.response_ids.size
+            assert mask[len(whole) - size : len(whole)] == turn.tokens.sampled_mask.tolist()
+        outcome = tree.attempts[0].outcome
+        assert trace.reward == (outcome.score if outcome else 0.0)
+        assert trace.num_turns == len(tree.turns)
+        assert trace.is_truncated == (tree.attempts[0].status.kind == "truncated")
+        assert trace.has_error == (not tree.attempts[0].status.scored)
+    linked = episodes[1].traces[0]
+    assert {link.type for node in linked.nodes for link in node.semantic_parents} == {
+        "subagent_call",
+        "subagent_return",
+    }
+
+
+# Atropos -------------------------------------------------------------------------------------
+
+
+def test_atropos_takes_our_groups(tmp_path: Path) -> None:
+    """Its API accepts an exported group, and gives it to a trainer in a batch."""
+    server = pytest.importorskip("atroposlib.api.server")
+    from fastapi.testclient import TestClient
+
+    trees = golden("two_versions", "parallel_calls")
+    out = sent("atropos", trees, tmp_path / "out")
+    lines = [json.loads(line) for line in (out / "groups.jsonl").read_text().splitlines()]
+    size = sum(len(line["tokens"]) for line in lines)
+    registration = {
+        "wandb_group": "g",
+        "wandb_project": "p",
+        "batch_size": size,
+        "max_token_len": 99,
+        "checkpoint_dir": str(tmp_path),
+        "save_checkpoint_interval": 1,
+        "starting_step": 0,
+        "num_steps": 1,
+    }
+    client = TestClient(server.app)
+    assert client.get("/reset_data").status_code == 200
+    assert client.post("/register", json=registration).status_code == 200
+    for line in lines:
+        sent_line = client.post("/scored_data", json=line)
+        assert sent_line.json() == {"status": "received"}
+    batch = client.get("/batch").json()["batch"]
+    fields = ("tokens", "masks", "scores", "messages", "inference_logprobs", "generation_params")
+    by_ids = {json.dumps(one["tokens"]): one for one in batch}
+    for line in lines:
+        found = by_ids[json.dumps(line["tokens"])]
+        assert {name: found[name] for name in fields} == {name: line[name] for name in fields}
+
+
+# OpenHands -----------------------------------------------------------------------------------
+
+
+def test_openhands_writes(tmp_path: Path) -> None:
+    """A conversation of the real agent with its scripted model: calls, an error, a finish."""
+    sdk = pytest.importorskip("openhands.sdk")
+    from openhands.sdk.llm import Message, MessageToolCall, TextContent
+    from openhands.sdk.testing import TestLLM
+
+    def call(number: int, name: str, **arguments: str) -> Any:
+        text = json.dumps(arguments)
+        return MessageToolCall(id=f"c{number}", name=name, arguments=text, origin="completion")
+
+    llm = TestLLM.from_messages(
+        [
+            Message(
+                role="assistant",
+                content=[TextContent(text="let me see")],
+                reasoning_content="hm",
+                tool_calls=[call(1, "think", thought="a bug"), call(2, "missing")],
+            ),
+            Message(role="assistant", content=[], tool_calls=[call(3, "finish", message="done")]),
+        ]
+    )
+    conversation = sdk.Conversation(
+        agent=sdk.Agent(llm=llm, tools=[]),
+        workspace=str(tmp_path),
+        persistence_dir=str(tmp_path / "files"),
+        visualizer=None,
+    )
+    conversation.send_message("fix it")
+    conversation.run()
+    (tree,), tasks, report = imported("openhands", tmp_path / "files", tmp_path / "run")
+    first, second = tree.turns
+    assert [one["role"] for one in first.context] == ["system", "user"]
+    assert first.message["reasoning_content"] == "hm"
+    assert [(one.name, one.status) for one in first.calls] == [
+        ("think", "ok"),
+        ("missing", "error"),
+    ]
+    assert [text_of(one) for one in second.observation] == ["done"]
+    assert [task.prompt for task in tasks.values()] == ["fix it"]
+    assert first.policy == "imported:test-model"
+    assert first.started_at > 0
+    assert str(tree.attempts[0].status) == "completed"
+    assert set(report.lost) == {"configuration", "tools"}
+
+
+# OpenEnv -------------------------------------------------------------------------------------
+
+
+def test_openenv_traces_both_ways(tmp_path: Path) -> None:
+    """Its strict model accepts our trace, writes it again, and that is imported token-exactly."""
+    training = pytest.importorskip("openenv.core.harness.training")
+
+    trees = golden("two_versions", "parallel_calls")
+    out = sent("openenv", trees, tmp_path / "out")
+    for tree in trees:
+        file = out / f"{tree.record.id}.training_trace.json"
+        trace = training.TrainingTrace.model_validate_json(file.read_text())
+        for turn, call in zip(tree.turns, trace.turns, strict=True):
+            assert call.prompt_token_ids + call.completion_token_ids == tree.sequence(turn).tolist()
+        bare = [
+            one.model_copy(update={"metadata": {"model": "m", "n_tools": 0}}) for one in trace.turns
+        ]
+        again = training.TrainingTrace(turns=bare)
+        (tmp_path / "theirs").mkdir(exist_ok=True)
+        theirs = tmp_path / "theirs" / f"{tree.record.id}.training_trace.json"
+        theirs.write_text(again.model_dump_json())
+    back, _, report = imported("openenv", tmp_path / "theirs", tmp_path / "run")
+    assert report.exact == report.turns == sum(len(tree.turns) for tree in trees)
+    whole = {str(tree.sequence(turn).tolist()) for tree in trees for turn in tree.turns}
+    assert {str(tree.sequence(turn).tolist()) for tree in back for turn in tree.turns} == whole
+    assert set(report.lost) == {"policy versions"}
