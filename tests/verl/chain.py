@@ -95,6 +95,8 @@ class Chain:
             prompts = tu.get_tensordict(batch)
             tu.assign_non_tensor_data(prompts, "global_steps", step)
             part = "val" if validate else "train"
+            if left := list(tq.kv_list().get(part, {})):  # prompts without rows of earlier calls
+                tq.kv_clear(keys=left, partition_id=part)
             if validate:
                 tu.assign_non_tensor_data(prompts, "validate", True)
             uids = list(prompts["uid"])
