@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trajgym.envs import EnvSpec, Session
+from trajgym.envs import EnvironmentFault, EnvSpec, Session
 from trajgym.envs.code import (
     BlockCodeEnv,
     CodeEnv,
@@ -193,6 +193,24 @@ def test_mathematics_that_never_ends_is_wrong(monkeypatch: pytest.MonkeyPatch) -
         assert is_right(answer, "5", "math") == right
     while _compare._idle:
         _compare._end(_compare._idle.pop())
+
+
+def test_a_process_that_is_ended_from_outside_makes_no_answer_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another one takes over from an idle one; without any, comparing fails instead of scoring."""
+    pytest.importorskip("math_verify", reason="needs trajgym[math]")
+    monkeypatch.setattr(_compare, "_idle", [])
+    assert is_right("5", "5", "math")
+    (worker,) = _compare._idle
+    worker.kill()
+    worker.wait(60)
+    assert is_right("5", "5", "math")
+    _compare._end(_compare._idle.pop())
+    monkeypatch.setattr(_compare, "_INSIDE", "raise SystemExit(3)")
+    with pytest.raises(EnvironmentFault, match="status 3"):
+        is_right("5", "5", "math")
+    assert _compare._idle == []
 
 
 @given(st.text(alphabet="{}ab\\ ", max_size=30))
