@@ -110,11 +110,11 @@ class TokenAnswer:
     def _take_vllm(self, body: Mapping[str, Any], low: int, high: int) -> None:
         answer, choice = self._exchange.answer, self._choice
         answer.model = answer.model or str(body.get("model") or "")
-        for said in body.get("choices") or ():
-            ids = list(said.get("token_ids") or ())
-            logprobs = list((said.get("logprobs") or {}).get("token_logprobs") or ())
+        for piece in body.get("choices") or ():
+            ids = list(piece.get("token_ids") or ())
+            logprobs = list((piece.get("logprobs") or {}).get("token_logprobs") or ())
             self._add(choice, ids, logprobs, low, high)
-            choice.finish = said.get("finish_reason") or choice.finish
+            choice.finish = piece.get("finish_reason") or choice.finish
 
     def _take_sglang(self, body: Mapping[str, Any], low: int, high: int) -> None:
         if "error" in body:

@@ -170,8 +170,8 @@ class BrowserGymEnv(SandboxEnv):
             "screen_changed": mark != seen,
             "repeated_action": action == before and mark == seen,
         }
-        said = [f"Error: {look.error}"] if look.error else []
-        return ToolResult(content=_shown(look, said), signals=signals, done=found["done"])
+        notes = [f"Error: {look.error}"] if look.error else []
+        return ToolResult(content=_shown(look, notes), signals=signals, done=found["done"])
 
     async def on_refusal(self, error: str) -> ToolResult:
         """Answer a call of a tool, of which there are none, with the error and the page."""
@@ -207,8 +207,8 @@ def _mark(look: BrowserGymLook) -> str:
     return digest.hexdigest()
 
 
-def _shown(look: BrowserGymLook, said: Sequence[str]) -> list[str | Image]:
-    parts = [*(one for one in said if one), f"Page: {look.url}"]
+def _shown(look: BrowserGymLook, notes: Sequence[str]) -> list[str | Image]:
+    parts = [*(one for one in notes if one), f"Page: {look.url}"]
     if len(look.tabs) > 1:
         tabs = [f"{'*' if at == look.active else ''}{at} {url}" for at, url in enumerate(look.tabs)]
         parts[-1] = f"Tabs: {', '.join(tabs)}"
