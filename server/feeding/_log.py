@@ -139,6 +139,8 @@ class FeedLog:
         """
         self._check(consumer)
         if position > self.last:
+            await self.refresh()  # a group can be read as soon as it is stored
+        if position > self.last:
             raise Refused(409, f"position {position}: the last sealed group has {self.last}")
         if position > self._acknowledged.get(consumer, -1):
             self._acknowledged[consumer] = position

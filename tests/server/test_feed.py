@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from tests.server.test_process import bearer, free_port, server
 from trajgym.adapters import RowBuilder
 from trajgym.rollout import SealedGroup
 from trajgym.server import Feed, ServerConfig, ServerError
+from trajgym.server._errors import Refused
+from trajgym.server.feeding._log import FeedLog, Query
 
 USER = {"role": "user", "content": "go"}
 TASK = {"id": "sums", "prompt": "go"}
@@ -34,6 +37,18 @@ async def group(w: World, name: str, *scores: float | None, **fields: Any) -> No
         "/api/groups", {"id": name, "task": TASK, "samples": len(scores), **fields}, status=201
     )
     await asyncio.gather(*(play(w, name, f"{name}-{i}", s) for i, s in enumerate(scores)))
+    if None not in scores:
+        await stored(w, name)
+
+
+async def stored(w: World, name: str) -> None:
+    """Return once a group is sealed, which may be before the feed's log has read it."""
+    async with asyncio.timeout(60):
+        while True:
+            async with w.http.get(f"{w.url}/api/groups/{name}") as got:
+                if (await got.json())["sealed"]:
+                    return
+            await asyncio.sleep(0.01)
 
 
 async def lines(w: World, **query: Any) -> list[dict[str, Any]]:
@@ -277,20 +292,36 @@ async def test_consumers_divide_the_groups(tmp_path: Path) -> None:
     config = ServerConfig(feed_behind=2)
     names = [f"g{i}" for i in range(12)]
     got: list[list[str]] = [[], [], []]
-    async with world(tmp_path, [{"text": "hi"}], config=config) as w:
-        feeds = [Feed(w.url, share=(k, 3), wait=0, idle_seconds=0.05) for k in range(3)]
+    async with AsyncExitStack() as stack:
+        w = await stack.enter_async_context(world(tmp_path, [{"text": "hi"}], config=config))
+        feeds = [
+            await stack.enter_async_context(Feed(w.url, share=(k, 3), wait=0, idle_seconds=0.05))
+            for k in range(3)
+        ]
         for name in names:
             await group(w, name, 1.0)
             for k, feed in enumerate(feeds):
                 got[k] += [sealed.group.id async for sealed in feed]
         behind = w.app.feed.behind()
-        for feed in feeds:
-            await feed.close()
         async with w.http.get(f"{w.url}/feed", params={"share": "3/3"}) as answer:
             assert answer.status == 400
     assert sorted(name for one in got for name in one) == sorted(names)
     assert all(len(one) < 12 for one in got)
     assert behind == {f"trainer.{k}-of-3": 0 for k in range(3)}
+
+
+async def test_a_group_that_was_just_stored_can_be_acknowledged(tmp_path: Path) -> None:
+    """What a consumer could read is never refused as unknown."""
+    async with world(tmp_path, [{"text": "hi"}]) as w:
+        log = FeedLog(w.app.settings.store, w.app.settings.control)
+        await group(w, "a", 1.0)
+        assert log.last == 0  # it has not been told
+        *_, end = [line async for line in log.lines(Query(consumer="trainer"))]
+        position = json.loads(end)["position"]
+        assert await log.acknowledge("trainer", position) == position > 0
+        assert log.behind() == {"trainer": 0}
+        with pytest.raises(Refused, match="the last sealed group has"):
+            await log.acknowledge("trainer", position + 1)
 
 
 async def test_a_trainer_announces_its_updates(tmp_path: Path) -> None:
