@@ -15,11 +15,18 @@ from ._settle import settle
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
+    from ._tab import Tab
+
 __all__ = ["perform"]
 
 _SCHEMES = {"http", "https"}
 _KEYS_A_SECOND = 100
 _PLAIN = {"say", "give_up", "finish"}
+_EMPTY = "about:blank"
+_TRIES = 3
+"""Attempts to leave a page that navigates by itself."""
+_INTERRUPTED = "interrupted by another navigation"
+"""Part of Playwright's message."""
 
 
 async def perform(
@@ -89,10 +96,25 @@ async def _resume(browser: Browser, action: dict[str, Any]) -> None:
     """Let a stopped page continue, unless the action leaves it."""
     tab = browser.tab
     if action["do"] == "go_to" and tab.loads.hopping:
-        # Chromium may attribute a navigation that the old page began to the new page.
-        await tab.loads.stop()
-        await tab.page.goto("about:blank", wait_until="commit")
+        await _leave(tab)
     await tab.loads.resume()
+
+
+async def _leave(tab: Tab) -> None:
+    """Replace a page that navigates by itself by an empty one.
+
+    A navigation that the page began may arrive after the empty page, or prevent it; Chromium would
+    attribute it to the next page. While the page is stopped it is aborted.
+    """
+    from playwright.async_api import Error
+
+    for _ in range(_TRIES):
+        await tab.loads.stop()
+        with contextlib.suppress(Error):
+            await tab.page.goto(_EMPTY, wait_until="commit")
+        await tab.listen()
+        if await tab.loads.come_to_rest() and tab.page.url == _EMPTY:
+            return
 
 
 async def _answer_dialog(browser: Browser, action: dict[str, Any]) -> None:
@@ -263,13 +285,23 @@ async def _upload(browser: Browser, action: dict[str, Any]) -> None:
 
 
 async def _open(browser: Browser, action: dict[str, Any]) -> None:
+    from playwright.async_api import Error
+
     url = str(action["url"]).strip()
-    if url != "about:blank":
+    if url != _EMPTY:
         url = url if "://" in url else f"http://{url}"
         if urlsplit(url).scheme not in _SCHEMES:
             raise Refused(f"only addresses of http and https can be opened, not {url[:80]}")
     limit = browser.settings.load_seconds * 1000
-    await browser.tab.page.goto(url, timeout=limit, wait_until="commit")
+    for tries in range(_TRIES, 0, -1):
+        try:
+            await browser.tab.page.goto(url, timeout=limit, wait_until="commit")
+        except Error as error:
+            # The page that is left may navigate by itself at the same moment.
+            if tries == 1 or _INTERRUPTED not in str(error):
+                raise
+        else:
+            return
 
 
 async def _back(browser: Browser, action: dict[str, Any]) -> None:

@@ -219,16 +219,20 @@ class Loads:
         """
         self.stopped = True
         await self._session.send("Emulation.setScriptExecutionDisabled", {"value": True})
-        await self._come_to_rest()
+        await self.come_to_rest()
         await self._session.send("Fetch.enable", _DOCUMENTS)
-        await self._come_to_rest()
+        await self.come_to_rest()
 
-    async def _come_to_rest(self) -> None:
+    async def come_to_rest(self) -> bool:
+        """Wait for a short time until no frame navigates; return whether that is so."""
         until = self._now() + _STOP
-        while (self._frames or self._asked or self._scheduled) and self._now() < until:
+        while (moving := bool(self._frames or self._asked or self._scheduled)) and (
+            self._now() < until
+        ):
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), _SOON)
+        return not moving
 
     def _pauses(self, event: dict[str, Any]) -> None:
         main = event["frameId"] == self.main
