@@ -36,6 +36,7 @@ SIZES = {
     "rewards": "--turns 20000 --large 40000 --repeat 1",
     "rows": "--sessions 50",
     "sandbox": "--repeats 5",
+    "scale": "--most-sandboxes 100 --calibrate 8",
     "search": "--passages 2000 --queries 20",
     "search_quality": "--queries 20",
     "server": "--scale 0.02",
