@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from pathlib import Path
 
+    from trajgym.adapters._group_rows import Values
     from trajgym.adapters.exports._images import BlobReader
     from trajgym.adapters.exports._stream import ExportReport
-    from trajgym.rewards import Advantages, Rewards
     from trajgym.trajectory import Group, SessionTree, Task
 
 __all__ = ["describe_export", "export", "list_exports"]
@@ -74,7 +74,7 @@ def export(
     groups: Iterable[Group],
     out: Path,
     *,
-    values: Rewards | Advantages | Sequence[Rewards | Advantages] = (),
+    values: Values | Sequence[Values] = (),
     blobs: BlobReader | None = None,
     allow: Collection[str] = (),
     task: Callable[[str], Task | None] = lambda _: None,
@@ -88,7 +88,8 @@ def export(
         groups: the sessions' groups. Sessions that left their group, or whose group is still open,
             are not exported where groups matter.
         out: directory, created if missing; an existing file of the same name is replaced.
-        values: rewards and advantages for the rows, at most one of each.
+        values: rewards and advantages for the rows, at most one of each; of a large run, from
+            :func:`trajgym.rewards.derive_run`.
         blobs: the ``blob`` method of the run, for sessions with images; without it, such sessions
             are left out where pixels are needed.
         allow: exceptions that the `Gate` makes, in exports for a trainer's loss; the report lists

@@ -6,7 +6,15 @@ from collections import Counter
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from trajgym.adapters._gate import Gate
-from trajgym.rewards import Advantages, MissingSignals, Rewards, apply, as_deriver, probe_deriver
+from trajgym.rewards import (
+    Advantages,
+    MissingSignals,
+    Rewards,
+    RunValues,
+    apply,
+    as_deriver,
+    probe_deriver,
+)
 from trajgym.trajectory import InvalidInput, UnsupportedModality, build_rows, validate_row
 
 if TYPE_CHECKING:
@@ -21,12 +29,13 @@ __all__ = [
     "MissingRule",
     "RowBuilder",
     "Values",
+    "all_values",
     "check_values",
     "group_rows",
     "session_rows",
 ]
 
-Values: TypeAlias = Rewards | Advantages
+Values: TypeAlias = Rewards | Advantages | RunValues
 MissingRule: TypeAlias = Literal["error", "drop", "zero"]
 """How to treat sessions without the signals that a deriver reads (see `Deriver.missing`):
 
@@ -93,7 +102,7 @@ class RowBuilder:
         deriver: DeriverSpec | None,
         consumer: str,
         *,
-        kind: type[Values] | None = None,
+        kind: type[Rewards | Advantages] | None = None,
         allow: Collection[str] = (),
         temperature: float | None = None,
         missing_signals: MissingRule = "error",
@@ -145,7 +154,9 @@ class RowBuilder:
                 made.dropped[dropped[0].reason if dropped else "no sampled token"] += 1
         return made
 
-    def values(self, groups: Iterable[Group], sessions: Iterable[SessionTree]) -> Values:
+    def values(
+        self, groups: Iterable[Group], sessions: Iterable[SessionTree]
+    ) -> Rewards | Advantages:
         """Return the deriver's values; the sessions are read once, as a stream.
 
         Raises:
@@ -195,7 +206,7 @@ def group_rows(
     deriver: DeriverSpec,
     *,
     consumer: str = "this trainer",
-    kind: type[Values] | None = None,
+    kind: type[Rewards | Advantages] | None = None,
     allow: Collection[str] = (),
     temperature: float | None = None,
     missing_signals: MissingRule = "error",
@@ -233,7 +244,16 @@ def session_rows(
     return rows, dropped
 
 
-def check_values(values: Values, kind: type[Values] | None, consumer: str) -> Values:
+def all_values(values: Values | Sequence[Values]) -> tuple[Values, ...]:
+    """Return one or several values as a tuple."""
+    if isinstance(values, Rewards | Advantages | RunValues):
+        return (values,)
+    return tuple(values)
+
+
+def check_values(
+    values: Rewards | Advantages, kind: type[Rewards | Advantages] | None, consumer: str
+) -> Rewards | Advantages:
     """Return the values unchanged if they are of the kind that a consumer takes.
 
     Raises:

@@ -57,12 +57,12 @@ def turn(index: int, random_: random.Random, size: int, tool: str) -> Turn:
     arguments = json.dumps({"command": " ".join(random_.choices(WORDS, k=8))})
     call = {"id": "c", "type": "function", "function": {"name": tool, "arguments": arguments}}
     result = " ".join(random_.choices(WORDS, k=size)) + f" unique{random_.randrange(10**9)}"
-    said = " ".join(random_.choices(WORDS, k=12))
+    text = " ".join(random_.choices(WORDS, k=12))
     status = "error" if random_.random() < 0.05 else "ok"
     return Turn(
         index=index,
         parent=index - 1 if index else None,
-        message={"role": "assistant", "content": said, "tool_calls": [call]},
+        message={"role": "assistant", "content": text, "tool_calls": [call]},
         observation=[{"role": "tool", "tool_call_id": "c", "content": result}],
         calls=[CallResult(call_id="c", name=tool, status=status)],  # type: ignore[arg-type]
         policy_seconds=1.0,

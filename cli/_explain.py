@@ -8,7 +8,6 @@ from rich.table import Table
 from rich.text import Text
 
 from trajgym.rewards import explain, plot_group, plot_tree
-from trajgym.rewards.toolkit import SPAN_KINDS
 from trajgym.trajectory import InvalidInput, text_of, tool_calls_of
 
 if TYPE_CHECKING:
@@ -17,9 +16,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from trajgym.rewards import Advantages, Deriver, Rewards
-    from trajgym.trajectory import SessionTree, Turn
+    from trajgym.trajectory import Group, Run, SessionTree, Turn
 
-__all__ = ["draw", "print_explanation", "span_values"]
+__all__ = ["draw_only_group", "draw_session", "print_explanation"]
 
 _NOISE = 1e-12
 
@@ -54,41 +53,36 @@ def print_explanation(
     console.print(table)
 
 
-def draw(values: Rewards | Advantages, session: str | None, path: Path) -> str:
-    """Plot a session's tree, or the run's only group; return a line that names the file.
+def draw_session(values: Rewards | Advantages, session: str, path: Path) -> str:
+    """Plot a session's tree; return a line that names the file.
 
     Raises:
-        InvalidInput: no session is given and the run has several groups, or none.
         MissingExtra: matplotlib is not installed.
     """
-    if session is not None:
-        plot_tree(values, session, path)
-        return f"tree of session {session}: {path}"
-    groups = values.table.groups
-    if len(groups) != 1:
+    plot_tree(values, session, path)
+    return f"tree of session {session}: {path}"
+
+
+def draw_only_group(run: Run, deriver: Deriver, path: Path) -> str:
+    """Plot the values of the run's only group; return a line that names the file.
+
+    Raises:
+        InvalidInput: the run has several sealed groups, or none.
+        MissingExtra: matplotlib is not installed.
+    """
+    only: Group | None = None
+    sealed = 0
+    for group in run.groups():
+        if group.sealed:
+            only, sealed = group, sealed + 1
+    if only is None or sealed != 1:
         raise InvalidInput(
-            f"the run has {len(groups)} sealed groups, and --plot draws one: give a session with "
+            f"the run has {sealed} sealed groups, and --plot draws one: give a session with "
             "--explain SESSION to plot its tree",
         )
-    plot_group(values, groups[0], path)
-    return f"group {groups[0]}: {path}"
-
-
-def span_values(values: Rewards | Advantages, session: str) -> list[tuple[int, str, float]]:
-    """Return turn, span (``tool_call[3:9]``, over response ids) and value, where it is not 0."""
-    table, place = values.table, values.table.place(session)
-    if values.spans is None or place is None:
-        return []
-    first, stop = table.span_starts[[place.start, place.stop]].tolist()
-    return [
-        (
-            int(table.turn[table.span_turn[k]]),
-            f"{SPAN_KINDS[table.span_kind[k]]}[{table.span_start[k]}:{table.span_end[k]}]",
-            float(values.spans[k]),
-        )
-        for k in range(first, stop)
-        if values.spans[k] != 0
-    ]
+    trees = run.sessions(member.session for member in only.members)
+    plot_group(deriver.derive(deriver.table([only], trees)), only.id, path)
+    return f"group {only.id}: {path}"
 
 
 def _rounded(number: float) -> float:

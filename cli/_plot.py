@@ -45,9 +45,7 @@ def run_plot(
         MissingSignals: sessions lack signals, and ``missing_signals`` is ``error``.
     """
     with Run(path, outcomes=outcomes) as run:
-        values = [
-            derive(run, get_deriver(name), missing_signals=missing_signals) for name in derivers
-        ]
+        values = derive(run, *map(get_deriver, derivers), missing_signals=missing_signals)
         plots = plot_data(run, values=values)
     if as_json:
         print_json([plot.to_json() for plot in plots])

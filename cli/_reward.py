@@ -4,65 +4,63 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from rich.console import Console
 
 from trajgym.adapters import export
-from trajgym.cli._explain import draw, print_explanation, span_values
+from trajgym.cli._explain import draw_only_group, draw_session, print_explanation
 from trajgym.cli._missing import MissingRule, signal_source
 from trajgym.cli._show import find_session
 from trajgym.cli._terminal import print_json, say
-from trajgym.rewards import Advantages, Deriver, MissingSignals, Rewards, get_deriver
+from trajgym.rewards import (
+    Deriver,
+    MissingSignals,
+    RunValues,
+    derive_run,
+    derive_scope,
+    get_deriver,
+)
 from trajgym.trajectory import InvalidInput, Run, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from trajgym.adapters import ExportReport
-    from trajgym.trajectory import SessionTree
 
 __all__ = ["derive", "export_run", "lost_lines", "run_export", "run_reward"]
 
 _REASONS = 10
 """Most lines of reasons that are printed."""
+_WRITES = 500
+"""Sessions whose values wait to be written at most."""
 
 
-def derive(
-    run: Run, deriver: Deriver, *, missing_signals: MissingRule = "error"
-) -> Rewards | Advantages:
-    """Return a deriver's values for the sealed groups of a run.
+def derive(run: Run, *derivers: Deriver, missing_signals: MissingRule = "error") -> list[RunValues]:
+    """Return the values of derivers for the sealed groups of a run.
 
     Args:
         run: open run.
-        deriver: whose values are returned.
+        *derivers: whose values are returned.
         missing_signals: ``zero`` lets signals that sessions lack count as 0, with a warning.
 
     Raises:
-        MissingSignals: sessions lack signals that the deriver reads, and the rule is ``error``.
+        MissingSignals: sessions lack signals that a deriver reads, and the rule is ``error``.
     """
-    groups = [group for group in run.groups() if group.sealed]
-    members = {member.session for group in groups for member in group.members}
-    sessions = (tree for tree in run.sessions() if tree.record.id in members)
-    lacking: Counter[str] = Counter()
-
-    def noted() -> Iterator[SessionTree]:
-        for tree in sessions:
-            if lacks := deriver.missing(tree):
-                lacking[lacks] += 1
-            yield tree
-
-    table = deriver.table(groups, noted())
-    if lacking:
-        counts = "; ".join(f"{n} have {lacks}" for lacks, n in lacking.most_common())
-        what = f"{deriver.name}: of {len(table.sessions)} sessions, {counts}"
-        if missing_signals == "error":
-            raise MissingSignals(
-                f"{what}. {signal_source(lacking)} --missing-signals zero lets them count as 0"
-            )
-        say(f"warning: {what}; they count as 0", style="yellow", error=True)
-    return deriver.derive(table)
+    try:
+        found = derive_run(run, *derivers, missing_signals=missing_signals)
+    except MissingSignals as error:
+        raise MissingSignals(
+            f"{error}. {signal_source(error.lacking)} --missing-signals zero lets them count as 0",
+            error.lacking,
+        ) from None
+    for values in found:
+        if values.lacking:
+            say(f"warning: {values.complaint}; they count as 0", style="yellow", error=True)
+    return found
 
 
 def run_reward(
@@ -95,28 +93,22 @@ def run_reward(
     deriver = get_deriver(name, **settings)
     with Run(path, outcomes=outcomes) as run:
         session = None if explained is None else find_session(run, explained)
-        values = derive(run, deriver, missing_signals=missing_signals)
-        tree = None if session is None else run.session(session)
-    if tree is not None:
-        print_explanation(Console(), deriver, values, tree)
-    drawn = None if plot is None else draw(values, session, plot)
-    _keep(path, name, values, outcomes)
-    counts: dict[str, Any] = {
-        "kind": type(values).__name__.lower(),
-        "deriver": name,
-        "settings": values.stamp.settings,
-        "turns": len(values.table),
-        "sessions": len(values.table.sessions),
-        "nonzero": int((values.values != 0).sum()),
-        "nonzero_spans": None if values.spans is None else int((values.spans != 0).sum()),
-        "sum": float(values.values.sum()),
-    }
+        (values,) = derive(run, deriver, missing_signals=missing_signals)
+        if session is not None:
+            around = derive_scope(run, deriver, session)
+            print_explanation(Console(), deriver, around, run.session(session))
+            drawn = "" if plot is None else draw_session(around, session, plot)
+        else:
+            drawn = "" if plot is None else draw_only_group(run, deriver, plot)
+        files = run.files
+    with values:
+        counts = _keep(files, name, values, outcomes)
     if as_json:
         print_json(counts)
         return
-    if drawn is not None:
+    if drawn:
         say(drawn)
-    spans = "" if values.spans is None else f", {counts['nonzero_spans']} spans"
+    spans = "" if counts["nonzero_spans"] is None else f", {counts['nonzero_spans']} spans"
     say(
         f"{counts['kind']} of {name}: {counts['turns']} turns of {counts['sessions']} sessions, "
         f"{counts['nonzero']} not zero{spans}, sum {counts['sum']:g}. "
@@ -124,24 +116,46 @@ def run_reward(
     )
 
 
-def _keep(path: Path, name: str, values: Rewards | Advantages, outcomes: str | None = None) -> None:
-    with Run(path) as run:
-        files = run.files
-    for file in files:
+def _keep(
+    files: Sequence[Path], name: str, values: RunValues, outcomes: str | None
+) -> dict[str, Any]:
+    """Store values in the files that have their sessions; return counts."""
+    head = {
+        "kind": values.kind.__name__.lower(),
+        "deriver": values.stamp.deriver,
+        "settings": values.stamp.settings,
+    }
+    turns = sessions = nonzero = 0
+    spans: int | None = None
+    total = 0.0
+    for number, file in enumerate(files):
         with Store(file) as store, store.read() as part:
-            for session in values.table.sessions:
-                if part.locate(session) is None:
+            for session, found in values.sessions():
+                named = found.named_spans()
+                if not number:
+                    sessions += 1
+                    turns += found.turns.size
+                    nonzero += int(np.count_nonzero(found.turns))
+                    total += float(found.turns.sum())
+                    spans = spans if found.spans is None else (spans or 0) + len(named)
+                if len(files) > 1 and part.locate(session) is None:
                     continue  # in another file of the run
-                body = {
-                    "kind": type(values).__name__.lower(),
-                    "deriver": values.stamp.deriver,
-                    "settings": values.stamp.settings,
-                    "values": values.of(session).tolist(),
-                    "spans": span_values(values, session),
-                }
+                body = head | {"values": found.turns.tolist(), "spans": named}
                 if outcomes is not None:
                     body["outcomes"] = outcomes
-                store.put_derived(session, name, json.dumps(body).encode())
+                ack = store.put_derived(session, name, json.dumps(body).encode())
+                if sessions % _WRITES == 0:
+                    ack.wait()  # else writes would pile up in memory
+    return {
+        "kind": head["kind"],
+        "deriver": name,
+        "settings": values.stamp.settings,
+        "turns": turns,
+        "sessions": sessions,
+        "nonzero": nonzero,
+        "nonzero_spans": spans,
+        "sum": total,
+    }
 
 
 def export_run(
@@ -158,17 +172,20 @@ def export_run(
     Raises:
         MissingSignals: sessions lack signals, and ``missing_signals`` is ``error``.
     """
-    values = [derive(run, deriver, missing_signals=missing_signals) for deriver in derivers]
-    return export(
-        to,
-        run.sessions(),
-        run.groups(),
-        out,
-        values=values,
-        blobs=run.blob,
-        task=run.task,
-        **options,
-    )
+    with ExitStack() as stack:
+        values = derive(run, *derivers, missing_signals=missing_signals)
+        for one in values:
+            stack.enter_context(one)
+        return export(
+            to,
+            run.sessions(),
+            run.groups(),
+            out,
+            values=values,
+            blobs=run.blob,
+            task=run.task,
+            **options,
+        )
 
 
 def run_export(

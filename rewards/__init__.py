@@ -30,6 +30,7 @@ from trajgym.rewards._progress import SignalProgress
 from trajgym.rewards._returns import ReturnToGo, Stepwise
 from trajgym.rewards._rloo import RLOO
 from trajgym.rewards._roc import GRPORoC
+from trajgym.rewards._run_values import RunValues, derive_run, derive_scope
 from trajgym.rewards._srl import SRL
 from trajgym.rewards._table import TurnTable
 from trajgym.rewards._toolpo import ToolPO
@@ -64,6 +65,7 @@ __all__ = [
     "OutcomeReward",
     "ReturnToGo",
     "Rewards",
+    "RunValues",
     "SignalProgress",
     "SoftOverlong",
     "StepPenalty",
@@ -82,6 +84,8 @@ __all__ = [
     "as_deriver",
     "check_deriver",
     "compares_sessions",
+    "derive_run",
+    "derive_scope",
     "earned",
     "explain",
     "get_deriver",

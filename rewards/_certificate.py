@@ -11,7 +11,7 @@ from trajgym.rewards._values import Rewards
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
-    from trajgym.rewards._table import Doubles, TurnTable
+    from trajgym.rewards._table import Doubles, Scope, TurnTable
 
 __all__ = ["CertificateReward"]
 
@@ -35,6 +35,7 @@ class CertificateReward(Deriver):
     """
 
     name = "certificate"
+    depends_on: ClassVar[Scope] = "session"
     needs_signals: ClassVar[tuple[str, ...]] = (_SCORE, _VALID, _ACCEPT, _REJECT)
     annotations: ClassVar[tuple[str, ...]] = (_SCORE,)
 

@@ -49,17 +49,18 @@ def check_deriver(deriver: Deriver, *, seeds: Sequence[int] = range(5)) -> None:
         seeds: one set of groups is generated for each.
 
     Raises:
-        DeriverFault: its values differ between calls or depend on the order of sessions; failed
-            sessions or turns of a simulated user change them; such turns get one; it is
-            group-relative and gives attempts that earned the same (equal scores, no step rewards,
-            no tool calls) a value other than 0; it changes its input; or it returns something that
-            is neither `Rewards` nor `Advantages` of the table.
+        DeriverFault: its values differ between calls or depend on the order of sessions; sessions
+            outside its scope, failed sessions or turns of a simulated user change them; such turns
+            get one; it is group-relative and gives attempts that earned the same (equal scores, no
+            step rewards, no tool calls) a value other than 0; it changes its input; or it returns
+            something that is neither `Rewards` nor `Advantages` of the table.
     """
     for seed in seeds:
         sessions = [s for number in range(3) for s in _group(number, seed)]
         expected = _values(deriver, sessions)
         for again in (sessions, sessions[::-1]):
             _compare(deriver, expected, _values(deriver, again), "another order of sessions")
+        _check_scope(deriver, sessions, expected)
         failed = [_failed(f"g{number}", 90 + number, seed) for number in range(3)]
         _compare(deriver, expected, _values(deriver, sessions + failed), "failed sessions")
         watched = _values(deriver, [_with_user(tree) for tree in sessions])
@@ -142,6 +143,22 @@ def _compare(
                 f"{deriver.name}: turn {turn} of session {session} has {value}, but {other} with "
                 f"{cause}",
             )
+
+
+def _check_scope(
+    deriver: Deriver, sessions: list[SessionTree], expected: dict[tuple[str, int], float]
+) -> None:
+    """Check that values are the same if only the declared scope is given."""
+    if deriver.scope == "run":
+        return
+    parts: dict[str | None, list[SessionTree]] = {}
+    for tree in sessions:
+        record = tree.record
+        parts.setdefault(record.id if deriver.scope == "session" else record.group, []).append(tree)
+    for part in parts.values():
+        alone = _values(deriver, part)
+        own = {place: value for place, value in expected.items() if place in alone}
+        _compare(deriver, own, alone, f"its {deriver.scope} alone, although that is its scope")
 
 
 def _check_equal(deriver: Deriver, sessions: list[SessionTree], score: float) -> None:

@@ -16,13 +16,44 @@ from trajgym.trajectory import InvalidInput, Stamp
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trajgym.rewards._table import TurnTable
+    from trajgym.rewards._table import Scope, TurnTable
     from trajgym.trajectory import Group, SessionTree
 
-__all__ = ["DeriverSpec", "Estimated", "WeightedSum", "as_deriver"]
+__all__ = [
+    "DeriverSpec",
+    "Estimated",
+    "WeightedSum",
+    "as_deriver",
+    "common_table",
+    "widest_scope",
+]
 
 DeriverSpec: TypeAlias = "Deriver | str | Mapping[str, Any] | Sequence[Any]"
 """A deriver, a registered name, a mapping, or a sequence of these; see `as_deriver`."""
+
+
+def widest_scope(derivers: Sequence[Deriver]) -> Scope:
+    """Return what the values of these derivers depend on, taken together."""
+    scopes: tuple[Scope, ...] = ("session", "group", "run")
+    return max((one.scope for one in derivers), key=scopes.index, default="session")
+
+
+def common_table(
+    derivers: Sequence[Deriver], groups: Iterable[Group], sessions: Iterable[SessionTree]
+) -> TurnTable:
+    """Return the table of these sessions with all columns that the derivers read."""
+    if len(derivers) == 1:
+        return derivers[0].table(groups, sessions)
+    from trajgym.rewards._table import TurnTable
+
+    columns = [one.table([], []) for one in derivers]
+    return TurnTable.build(
+        groups,
+        sessions,
+        digests=any(one.digests is not None for one in columns),
+        texts=any(one.texts is not None for one in columns),
+        signals=sorted({name for one in columns for name in one.signal_names}),
+    )
 
 
 class _Several(Deriver):
@@ -33,18 +64,14 @@ class _Several(Deriver):
         """The derivers that it combines."""
         raise NotImplementedError
 
+    @property
+    def scope(self) -> Scope:
+        """The widest scope of the parts."""
+        return widest_scope(self.parts)
+
     def table(self, groups: Iterable[Group], sessions: Iterable[SessionTree]) -> TurnTable:
         """Return the table of these sessions with all columns that the parts read."""
-        from trajgym.rewards._table import TurnTable
-
-        columns = [part.table([], []) for part in self.parts]
-        return TurnTable.build(
-            groups,
-            sessions,
-            digests=any(one.digests is not None for one in columns),
-            texts=any(one.texts is not None for one in columns),
-            signals=sorted({name for one in columns for name in one.signal_names}),
-        )
+        return common_table(self.parts, groups, sessions)
 
     def missing(self, tree: SessionTree) -> str:
         """Return what a session lacks that one of the parts reads."""

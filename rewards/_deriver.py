@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from trajgym.rewards._build import TableBuilder
-    from trajgym.rewards._table import Doubles, PrefixRule, TurnTable
+    from trajgym.rewards._table import Doubles, PrefixRule, Scope, TurnTable
     from trajgym.rewards._values import Advantages, Rewards
     from trajgym.trajectory import Group, SessionTree, Turn
 
@@ -28,8 +28,8 @@ class Deriver(BaseModel, ABC):
 
     Subclass it, name it, give it typed fields with defaults, and register the class under the
     entry-point group ``trajgym.derivers``. `check_deriver` checks the contract: the order of
-    sessions does not matter, sessions that are not scored have no influence, values are finite,
-    and the table is not changed.
+    sessions does not matter, sessions that are not scored have no influence, nor have sessions
+    outside the declared scope, values are finite, and the table is not changed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
@@ -40,6 +40,10 @@ class Deriver(BaseModel, ABC):
     """How the values of rival attempts combine on turns that they share."""
     group_relative: ClassVar[bool] = False
     """True if values compare the attempts of a group, so that equal outcomes give exactly 0."""
+    depends_on: ClassVar[Scope] = "run"
+    """What the values of a session depend on: the ``session`` itself and whether it left its
+    group, its ``group``, or any session of the ``run``, which is always right but needs the whole
+    run in memory. See :attr:`scope`."""
     needs_digests: ClassVar[bool] = False
     """True if it reads ``table.observation`` or ``table.state``."""
     needs_texts: ClassVar[bool] = False
@@ -48,6 +52,11 @@ class Deriver(BaseModel, ABC):
     """Names of the signals that it reads with ``table.signal``."""
     annotations: ClassVar[tuple[str, ...]] = ()
     """Signals of which an annotated session has at least one; see :meth:`missing`."""
+
+    @property
+    def scope(self) -> Scope:
+        """What values depend on with these settings: ``depends_on``, unless it is overridden."""
+        return self.depends_on
 
     def table(self, groups: Iterable[Group], sessions: Iterable[SessionTree]) -> TurnTable:
         """Return the table of these sessions with all columns that this deriver reads.
@@ -111,8 +120,7 @@ class Deriver(BaseModel, ABC):
         A deriver can't distinguish a signal of 0 from one that was never recorded. By default, a
         session with scored turns lacks ``annotations`` if none of its turns has one of them.
         """
-        turns = _scored_turns(tree)
-        if not self.annotations or not turns:
+        if not self.annotations or not (turns := _scored_turns(tree)):
             return ""
         found = any(name in turn.signals for turn in turns for name in self.annotations)
         return "" if found else f"no signal {' or '.join(map(repr, self.annotations))}"

@@ -11,7 +11,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from trajgym.trajectory import InvalidInput, TrajgymError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["DeriverFault", "MissingSignals", "UnknownDeriver"]
 
@@ -25,4 +30,12 @@ class DeriverFault(TrajgymError):
 
 
 class MissingSignals(InvalidInput):
-    """Sessions lack what a deriver reads; the message names it, and how to add it."""
+    """Sessions lack what a deriver reads; the message names it, and how to add it.
+
+    Attributes:
+        lacking: number of sessions by what they lack, if that is known.
+    """
+
+    def __init__(self, message: str, lacking: Mapping[str, int] | None = None) -> None:
+        super().__init__(message)
+        self.lacking = dict(lacking or {})

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from trajgym.rewards._errors import DeriverFault
-from trajgym.rewards._table import SPAN_KINDS
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
     from trajgym.rewards._deriver import Deriver
     from trajgym.rewards._table import TurnTable
-    from trajgym.rewards._values import TurnValues
 
 __all__ = ["Explained", "explain"]
 
@@ -55,26 +54,10 @@ def explain(deriver: Deriver, table: TurnTable, session: str) -> list[Explained]
             f"{deriver.name}: the terms of turn {first} of session {session} add up to "
             f"{summed[first]}, its value is {values[first]}",
         )
+    spans: dict[int, dict[str, float]] = defaultdict(dict)
+    for turn, name, value in derived.session(session).named_spans():
+        spans[turn][name] = value
     return [
-        Explained(
-            turn,
-            {name: part[turn] for name, part in terms.items()},
-            value,
-            _span_parts(derived, place.start + turn),
-        )
+        Explained(turn, {name: part[turn] for name, part in terms.items()}, value, spans[turn])
         for turn, value in enumerate(values.tolist())
     ]
-
-
-def _span_parts(derived: TurnValues, turn: int) -> dict[str, float]:
-    if derived.spans is None:
-        return {}
-    table = derived.table
-    first, stop = table.span_starts[turn : turn + 2].tolist()
-    return {
-        f"{SPAN_KINDS[table.span_kind[k]]}[{table.span_start[k]}:{table.span_end[k]}]": float(
-            derived.spans[k]
-        )
-        for k in range(first, stop)
-        if derived.spans[k] != 0
-    }

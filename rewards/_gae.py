@@ -15,7 +15,7 @@ from trajgym.trajectory import InvalidInput, Stamp
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from trajgym.rewards._table import Doubles, Flags, Ints, TurnTable
+    from trajgym.rewards._table import Doubles, Flags, Ints, Scope, TurnTable
     from trajgym.trajectory import TrainingRow
 
 __all__ = ["GAE", "TurnGAE", "adaptive_lambda", "gae", "gae_row", "whiten"]
@@ -176,6 +176,7 @@ class TurnGAE(Estimator):
     """
 
     name = "turn_gae"
+    depends_on: ClassVar[Scope] = "session"
     annotations: ClassVar[tuple[str, ...]] = ("value",)
 
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.99

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -17,7 +17,7 @@ from trajgym.rewards._table import TurnTable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trajgym.rewards._table import Doubles, Ints
+    from trajgym.rewards._table import Doubles, Ints, Scope
     from trajgym.trajectory import Group, SessionTree
 
 __all__ = ["GiGPO", "similar_states"]
@@ -48,6 +48,7 @@ class GiGPO(Estimator, Relative):
     """
 
     name = "gigpo"
+    depends_on: ClassVar[Scope] = "group"
     # Equal outcomes are discounted over different numbers of turns, so returns can differ.
     group_relative = False
     needs_digests = True

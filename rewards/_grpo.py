@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from pydantic import Field
@@ -13,7 +13,7 @@ from trajgym.rewards._values import Advantages
 from trajgym.trajectory import InvalidInput, Stamp
 
 if TYPE_CHECKING:
-    from trajgym.rewards._table import Doubles, Ints, TurnTable
+    from trajgym.rewards._table import Doubles, Ints, Scope, TurnTable
     from trajgym.rewards._values import Rewards
 
 __all__ = ["GRPO", "Variant", "group_advantages"]
@@ -44,6 +44,7 @@ class GRPO(Deriver):
     """
 
     name = "grpo"
+    depends_on: ClassVar[Scope] = "group"
     group_relative = True
 
     variant: Variant = "paper"

@@ -15,7 +15,7 @@ from trajgym.rewards._stats import Convention, group_relative
 if TYPE_CHECKING:
     from typing import ClassVar
 
-    from trajgym.rewards._table import Doubles, Flags, Ints, TurnTable
+    from trajgym.rewards._table import Doubles, Flags, Ints, Scope, TurnTable
 
 __all__ = ["HGPO"]
 
@@ -43,6 +43,7 @@ class HGPO(Estimator, Relative):
     """
 
     name = "hgpo"
+    depends_on: ClassVar[Scope] = "group"
     # Equal outcomes are discounted over different numbers of turns, so returns can differ.
     group_relative = False
     needs_digests = True

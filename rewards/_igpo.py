@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from trajgym.rewards._table import Doubles, Ints, TurnTable
+    from trajgym.rewards._table import Doubles, Ints, Scope, TurnTable
 
 __all__ = ["IGPO", "InformationGain", "belief", "belief_change", "igpo_token_advantages"]
 
@@ -67,6 +67,7 @@ class InformationGain(Deriver):
     """
 
     name = "information_gain"
+    depends_on: ClassVar[Scope] = "session"
     annotations: ClassVar[tuple[str, ...]] = (_GOLD,)
 
     kind: Literal["igpo", "delta_belief"] = "igpo"
@@ -104,6 +105,7 @@ class IGPO(Estimator, Relative):
     """
 
     name = "igpo"
+    depends_on: ClassVar[Scope] = "group"
     annotations: ClassVar[tuple[str, ...]] = (_GOLD,)
     # Outcomes are normalised together with the gains of other turns.
     group_relative = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -11,7 +11,7 @@ from trajgym.rewards._deriver import Deriver
 from trajgym.rewards._values import Rewards
 
 if TYPE_CHECKING:
-    from trajgym.rewards._table import Doubles, TurnTable
+    from trajgym.rewards._table import Doubles, Scope, TurnTable
 
 __all__ = ["SoftOverlong", "StepPenalty"]
 
@@ -30,6 +30,7 @@ class SoftOverlong(Deriver):
     """
 
     name = "soft_overlong"
+    depends_on: ClassVar[Scope] = "session"
 
     max_tokens: Annotated[int, Field(gt=0)] = 20480
     cache: Annotated[int, Field(gt=0)] = 4096
@@ -62,6 +63,7 @@ class StepPenalty(Deriver):
     """
 
     name = "step_penalty"
+    depends_on: ClassVar[Scope] = "session"
 
     threshold: Annotated[int, Field(ge=0)] = 10
     max_turns: Annotated[int, Field(gt=0)] = 40

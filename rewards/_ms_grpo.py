@@ -10,7 +10,7 @@ from trajgym.rewards._estimator import Estimator, Relative
 from trajgym.rewards._stats import PAPER, VERL, Convention, grouped_attempts
 
 if TYPE_CHECKING:
-    from trajgym.rewards._table import Doubles, TurnTable
+    from trajgym.rewards._table import Doubles, Scope, TurnTable
 
 __all__ = ["MSGRPO"]
 
@@ -29,10 +29,16 @@ class MSGRPO(Estimator, Relative):
     """
 
     name = "ms_grpo"
+    depends_on: ClassVar[Scope] = "group"
     conventions: ClassVar[dict[str, Convention]] = {
         "paper": PAPER,
         "official": VERL._replace(raw_single=False),
     }
+
+    @property
+    def scope(self) -> Scope:
+        """The whole run in the ``official`` variant, else the group."""
+        return "run" if self.variant == "official" else "group"
 
     def estimate(self, table: TurnTable, rewards: Doubles) -> dict[str, Doubles]:
         """Return the single term ``episode``."""

@@ -11,7 +11,7 @@ from trajgym.rewards._stats import PAPER, Convention, grouped_attempts
 from trajgym.rewards._values import Advantages
 
 if TYPE_CHECKING:
-    from trajgym.rewards._table import Doubles, Flags, Ints, TurnTable
+    from trajgym.rewards._table import Doubles, Flags, Ints, Scope, TurnTable
 
 __all__ = ["MTGRPO"]
 
@@ -32,6 +32,7 @@ class MTGRPO(Relative):
     """
 
     name = "mt_grpo"
+    depends_on: ClassVar[Scope] = "group"
     conventions: ClassVar[dict[str, Convention]] = {
         "paper": PAPER,
         "official": Convention(ddof=1, eps=1e-4),

@@ -12,7 +12,7 @@ from trajgym.rewards._spans import outermost
 from trajgym.rewards._values import Advantages, Rewards
 
 if TYPE_CHECKING:
-    from trajgym.rewards._table import Doubles, TurnTable
+    from trajgym.rewards._table import Doubles, Scope, TurnTable
     from trajgym.trajectory import SessionTree
 
 __all__ = ["DirectiveHints", "NextStateVotes", "VoteRewards"]
@@ -42,6 +42,7 @@ class NextStateVotes(_Judged):
     """
 
     name = "next_state_votes"
+    depends_on: ClassVar[Scope] = "session"
     needs_signals: ClassVar[tuple[str, ...]] = (_VOTE,)
     annotations: ClassVar[tuple[str, ...]] = (_VOTE,)
 
@@ -63,6 +64,7 @@ class VoteRewards(_Judged):
     """
 
     name = "vote_rewards"
+    depends_on: ClassVar[Scope] = "session"
     needs_signals: ClassVar[tuple[str, ...]] = (_VOTE,)
     annotations: ClassVar[tuple[str, ...]] = (_VOTE,)
 
@@ -90,6 +92,7 @@ class DirectiveHints(_Judged):
     """
 
     name = "directive_hints"
+    depends_on: ClassVar[Scope] = "session"
     needs_signals: ClassVar[tuple[str, ...]] = (_GAPS,)
     annotations: ClassVar[tuple[str, ...]] = (_GAPS, _HINT)
 

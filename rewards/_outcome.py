@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from trajgym.rewards._deriver import Deriver
 from trajgym.rewards._values import Advantages, Rewards
 
 if TYPE_CHECKING:
-    from trajgym.rewards._table import TurnTable
+    from trajgym.rewards._table import Scope, TurnTable
 
 __all__ = ["OutcomeReturn", "OutcomeReward", "StepReward"]
 
@@ -19,6 +19,7 @@ class OutcomeReward(Deriver):
     """The outcome's score as the reward of the attempt's last turn; 0 on every other turn."""
 
     name = "outcome"
+    depends_on: ClassVar[Scope] = "session"
 
     def derive(self, table: TurnTable) -> Rewards:
         """Return the score of each scored attempt on its last turn."""
@@ -34,6 +35,7 @@ class OutcomeReturn(Deriver):
     """
 
     name = "outcome_return"
+    depends_on: ClassVar[Scope] = "session"
 
     def derive(self, table: TurnTable) -> Advantages:
         """Return the score of each scored attempt on all of its turns."""
@@ -47,6 +49,7 @@ class StepReward(Deriver):
     """
 
     name = "step_reward"
+    depends_on: ClassVar[Scope] = "session"
 
     def derive(self, table: TurnTable) -> Rewards:
         """Return the step reward of each scored turn."""

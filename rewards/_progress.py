@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from trajgym.rewards._values import Rewards
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trajgym.rewards._table import Flags, Ints
+    from trajgym.rewards._table import Flags, Ints, Scope
     from trajgym.trajectory import Group, SessionTree
 
 __all__ = ["SignalProgress"]
@@ -38,6 +38,7 @@ class SignalProgress(Deriver):
     """
 
     name = "signal_progress"
+    depends_on: ClassVar[Scope] = "session"
 
     signal: str = "tests_failed"
     scale: float = 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -13,7 +13,7 @@ from trajgym.rewards._stats import group_relative
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
-    from trajgym.rewards._table import Doubles, Ints, TurnTable
+    from trajgym.rewards._table import Doubles, Ints, Scope, TurnTable
 
 __all__ = ["ReturnToGo", "Stepwise", "member_groups", "positions"]
 
@@ -52,6 +52,7 @@ class ReturnToGo(Estimator):
     """
 
     name = "return_to_go"
+    depends_on: ClassVar[Scope] = "session"
 
     gamma: Annotated[float, Field(ge=0, le=1)] = 1.0
 
@@ -74,6 +75,7 @@ class Stepwise(Estimator, Relative):
     """
 
     name = "stepwise"
+    depends_on: ClassVar[Scope] = "group"
 
     of: Literal["return", "reward"] = "return"
     gamma: Annotated[float, Field(ge=0, le=1)] = 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from trajgym.rewards._stats import group_moments, grouped_attempts
 from trajgym.rewards._values import Advantages
 
 if TYPE_CHECKING:
-    from trajgym.rewards._table import TurnTable
+    from trajgym.rewards._table import Scope, TurnTable
 
 __all__ = ["RLOO"]
 
@@ -26,6 +26,7 @@ class RLOO(Deriver):
     """
 
     name = "rloo"
+    depends_on: ClassVar[Scope] = "group"
     group_relative = True
 
     variant: Literal["paper", "verl"] = "paper"

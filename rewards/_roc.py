@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -19,7 +19,7 @@ from trajgym.trajectory import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trajgym.rewards._table import Doubles, Ints, TurnTable
+    from trajgym.rewards._table import Doubles, Ints, Scope, TurnTable
 
 __all__ = [
     "GRPORoC",
@@ -262,6 +262,7 @@ class GRPORoC(Deriver):
     """
 
     name = "grpo_roc"
+    depends_on: ClassVar[Scope] = "group"
     group_relative = True
 
     resample: ResampleOnCorrect = Field(default_factory=ResampleOnCorrect)

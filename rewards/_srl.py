@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from trajgym.rewards._matcher import similarity
 from trajgym.rewards._values import Rewards
 
 if TYPE_CHECKING:
-    from trajgym.rewards._table import TurnTable
+    from trajgym.rewards._table import Scope, TurnTable
     from trajgym.trajectory import SessionTree
 
 __all__ = ["SRL"]
@@ -37,6 +37,7 @@ class SRL(Deriver):
     """
 
     name = "srl"
+    depends_on: ClassVar[Scope] = "session"
     needs_texts = True
 
     autojunk: bool = False

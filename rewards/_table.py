@@ -21,6 +21,7 @@ __all__ = [
     "Flags",
     "Ints",
     "PrefixRule",
+    "Scope",
     "Signal",
     "Texts",
     "TurnTable",
@@ -30,6 +31,7 @@ Doubles: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 PrefixRule: TypeAlias = Literal["mean", "sum"]
+Scope: TypeAlias = Literal["session", "group", "run"]
 
 SPAN_KINDS = ("tool_call", "reasoning", "fold", "answer")
 """The span kinds that the codes in ``span_kind`` refer to."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from trajgym.rewards._values import Advantages
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
-    from trajgym.rewards._table import Doubles, Flags, TurnTable
+    from trajgym.rewards._table import Doubles, Flags, Scope, TurnTable
 
 __all__ = ["ToolPO"]
 
@@ -45,6 +45,7 @@ class ToolPO(Deriver):
     """
 
     name = "toolpo"
+    depends_on: ClassVar[Scope] = "group"
     group_relative = True
 
     lambda1: float = 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from trajgym.rewards._deriver import Deriver
 from trajgym.rewards._values import Rewards
 
 if TYPE_CHECKING:
-    from trajgym.rewards._table import Doubles, TurnTable
+    from trajgym.rewards._table import Doubles, Scope, TurnTable
 
 __all__ = ["ToolCalls"]
 
@@ -24,6 +24,7 @@ class ToolCalls(Deriver):
     """
 
     name = "tool_calls"
+    depends_on: ClassVar[Scope] = "session"
 
     ok: float = 1.0
     failed: float = 0.0

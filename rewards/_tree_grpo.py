@@ -12,7 +12,7 @@ from trajgym.rewards._values import Advantages
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
-    from trajgym.rewards._table import Doubles, PrefixRule, TurnTable
+    from trajgym.rewards._table import Doubles, PrefixRule, Scope, TurnTable
 
 __all__ = ["TreeBudget", "TreeGRPO", "tree_budget", "tree_diff_scores"]
 
@@ -36,6 +36,7 @@ class TreeGRPO(Relative):
     """
 
     name = "tree_grpo"
+    depends_on: ClassVar[Scope] = "group"
     prefix_rule: ClassVar[PrefixRule] = "sum"
 
     combine: Literal["sum", "two_norm"] = "sum"

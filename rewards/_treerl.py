@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from trajgym.rewards._stats import group_moments, grouped_attempts
 from trajgym.rewards._values import Advantages
 
 if TYPE_CHECKING:
-    from trajgym.rewards._table import Doubles, Flags, TurnTable
+    from trajgym.rewards._table import Doubles, Flags, Scope, TurnTable
 
 __all__ = ["NodeValues", "TreeRL", "node_values"]
 
@@ -71,6 +71,7 @@ class TreeRL(Deriver):
     """
 
     name = "treerl"
+    depends_on: ClassVar[Scope] = "group"
     group_relative = True
 
     variant: Literal["paper", "official"] = "paper"

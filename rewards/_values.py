@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
+from trajgym.rewards._table import SPAN_KINDS
 from trajgym.trajectory import InvalidInput, Stamp
 
 if TYPE_CHECKING:
@@ -13,7 +14,35 @@ if TYPE_CHECKING:
 
     from trajgym.rewards._table import Doubles, Ints, TurnTable
 
-__all__ = ["Advantages", "Rewards", "TurnValues", "add_stamps", "scale_stamp"]
+__all__ = ["Advantages", "Rewards", "SessionValues", "TurnValues", "add_stamps", "scale_stamp"]
+
+
+class SessionValues(NamedTuple):
+    """The values of one session."""
+
+    turns: Doubles
+    """float64 ``[turns]``."""
+    spans: Doubles | None
+    """float64 ``[spans]``, turn after turn; None means zeros."""
+    span_starts: Ints
+    """int64 ``[turns + 1]``, where each turn's spans start in ``spans``."""
+    span_ids: Ints | None
+    """int64 ``[spans, 3]``: kind (index in `SPAN_KINDS`), first response id, and one past the
+    last; None without ``spans``."""
+
+    def named_spans(self) -> list[tuple[int, str, float]]:
+        """Return turn, span (``tool_call[3:9]``, response ids) and value, where it is not 0."""
+        if self.spans is None or self.span_ids is None:
+            return []
+        turns = np.repeat(np.arange(self.turns.size), np.diff(self.span_starts))
+        return [
+            (
+                int(turns[at]),
+                "{}[{}:{}]".format(SPAN_KINDS[self.span_ids[at, 0]], *self.span_ids[at, 1:]),
+                float(self.spans[at]),
+            )
+            for at in np.flatnonzero(self.spans).tolist()
+        ]
 
 
 class TurnValues:
@@ -72,8 +101,21 @@ class TurnValues:
         array.flags.writeable = False
         return array
 
+    @property
+    def kind(self) -> type[Rewards | Advantages]:
+        """`Rewards` or `Advantages`."""
+        return Rewards if isinstance(self, Rewards) else Advantages
+
     def of(self, session: str) -> Doubles:
         """Return float64 ``[turns]``, the values of one session.
+
+        Raises:
+            InvalidInput: the session is not in the table.
+        """
+        return self.session(session).turns
+
+    def session(self, session: str) -> SessionValues:
+        """Return the values of one session over its turns and spans.
 
         Raises:
             InvalidInput: the session is not in the table.
@@ -81,7 +123,14 @@ class TurnValues:
         place = self.table.place(session)
         if place is None:
             raise InvalidInput(f"session {session} has no {type(self).__name__.lower()}")
-        return self.values[place]
+        table = self.table
+        starts = table.span_starts[place.start : place.stop + 1]
+        if self.spans is None:
+            return SessionValues(self.values[place], None, starts - starts[0], None)
+        own = slice(int(starts[0]), int(starts[-1]))
+        columns = table.span_kind[own], table.span_start[own], table.span_end[own]
+        ids = np.stack(columns, axis=1)
+        return SessionValues(self.values[place], self.spans[own], starts - starts[0], ids)
 
     def __add__(self, other: Self) -> Self:
         if type(other) is not type(self):

@@ -26,7 +26,7 @@ from trajgym.trajectory._tree import SessionTree
 if TYPE_CHECKING:
     import os
     import sqlite3
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 __all__ = ["Annotation", "AttemptSummary", "Blob", "Run", "SessionSummary", "newer_group"]
 
@@ -117,8 +117,19 @@ class Run(Closing):
         """The files that the run consists of; each has its own writer."""
         return list(self._files)
 
-    def sessions(self) -> Iterator[SessionTree]:
-        """Yield every session with its turns, in the order in which they began."""
+    def sessions(self, ids: Iterable[str] | None = None) -> Iterator[SessionTree]:
+        """Yield sessions with their turns.
+
+        Args:
+            ids: of the sessions, in this order; ids that the run does not have are left out. By
+                default every session, in the order in which they began.
+        """
+        if ids is not None:
+            for name in ids:
+                if (place := self._place(name)) is not None:
+                    shard, key = place
+                    yield shard.tree(key, shard.head(key))
+            return
         for shard in self._shards:
             for key, record in shard.heads():
                 yield shard.tree(key, record)
@@ -129,10 +140,16 @@ class Run(Closing):
         Raises:
             InvalidInput: no session of that id.
         """
+        for tree in self.sessions([session_id]):
+            return tree
+        raise InvalidInput(f"{self.path}: no session {session_id!r}")
+
+    def _place(self, session_id: str) -> tuple[_Shard, int] | None:
+        """Return the file that has a session, and its key there."""
         for shard in self._shards:
             if (key := shard.locate(session_id)) is not None:
-                return shard.tree(key, shard.head(key))
-        raise InvalidInput(f"{self.path}: no session {session_id!r}")
+                return shard, key
+        return None
 
     def summaries(self) -> Iterator[SessionSummary]:
         """Yield every session without its turns, in the order in which they began."""
@@ -169,17 +186,21 @@ class Run(Closing):
         if len(self._shards) == 1:
             yield from self._shards[0].all(Group, sql)
             return
-        found: dict[str, Group] = {}
-        for shard in self._shards:
+        newest: dict[str, tuple[tuple[int, bool, int], int]] = {}  # age, and number of the file
+        for number, shard in enumerate(self._shards):
             for group in shard.all(Group, sql):
-                found[group.id] = newer_group(group, found.get(group.id))
-        yield from found.values()
+                age = _age(group)
+                if group.id not in newest or age > newest[group.id][0]:
+                    newest[group.id] = age, number
+        for name, (_, number) in newest.items():
+            for (body,) in self._shards[number].query(_GROUP, name):
+                yield decode(Group, body)
 
     def group(self, group_id: str) -> Group | None:
         """Return one group, or None."""
         found: Group | None = None
         for shard in self._shards:
-            for (body,) in shard.query("SELECT body FROM groups WHERE id = ?", group_id):
+            for (body,) in shard.query(_GROUP, group_id):
                 found = newer_group(decode(Group, body), found)
         return found
 
@@ -219,34 +240,31 @@ class Run(Closing):
 
     def derived(self, session_id: str) -> dict[str, bytes]:
         """Return the values that derivers stored for a session, by name."""
-        for shard in self._shards:
-            if (key := shard.locate(session_id)) is not None:
-                return shard.derived(key)
-        return {}
+        place = self._place(session_id)
+        return {} if place is None else place[0].derived(place[1])
 
     def outcomes(self, session_id: str) -> dict[str, dict[int, Outcome]]:
         """Return what later scorings found for a session: by name, then by attempt.
 
         The recorded outcomes are not among them; they are the attempts' own.
         """
-        for shard in self._shards:
-            if (key := shard.locate(session_id)) is not None:
-                return shard.outcomes(key)
-        return {}
+        place = self._place(session_id)
+        return {} if place is None else place[0].outcomes(place[1])
 
     def annotations(self, session_id: str) -> list[Annotation]:
         """Return the signals that annotators added to a session's turns, in the order of writing.
 
         A turn's ``signals`` contain them merged; a later value replaces an earlier one.
         """
-        for shard in self._shards:
-            if (key := shard.locate(session_id)) is not None:
-                return [
-                    Annotation(index, source, json.loads(body))
-                    for index, source, body in shard.signals(key)
-                    if source != AMENDED
-                ]
-        return []
+        place = self._place(session_id)
+        if place is None:
+            return []
+        shard, key = place
+        return [
+            Annotation(index, source, json.loads(body))
+            for index, source, body in shard.signals(key)
+            if source != AMENDED
+        ]
 
     def meta(self) -> dict[str, str]:
         """Return the run's metadata."""
@@ -271,10 +289,8 @@ class Run(Closing):
 
     def turn_count(self, session_id: str) -> int:
         """Return how many turns a session has."""
-        for shard in self._shards:
-            if (key := shard.locate(session_id)) is not None:
-                return shard.count(key)
-        return 0
+        place = self._place(session_id)
+        return 0 if place is None else place[0].count(place[1])
 
     def open_attempts(self) -> Iterator[tuple[str, Attempt]]:
         """Yield the attempts without an end, as ``(session id, attempt)``."""
@@ -299,6 +315,7 @@ class Run(Closing):
             shard.close()
 
 
+_GROUP = "SELECT body FROM groups WHERE id = ?"
 _META = "SELECT key, value FROM meta ORDER BY key"
 _SEALED = (
     "SELECT rowid, body FROM groups WHERE rowid > ? "

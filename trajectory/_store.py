@@ -162,6 +162,7 @@ class Store(Closing):
         self._broken: StoreError | None = None
         self._keys: dict[str, int] = {}
         self._next_turn: dict[str, int] = {}
+        self._reader: Run | None = None
         self._thread = threading.Thread(target=self._write_loop, name="trajgym-store", daemon=True)
         try:
             with translated(self.path):
@@ -320,12 +321,10 @@ class Store(Closing):
 
     def put_derived(self, session: str, name: str, body: bytes) -> Ack:
         """Store a deriver's values for a session under its name; the store does not read them."""
-        return self._write(
-            "INSERT OR REPLACE INTO derived VALUES (?, ?, ?)",
-            self._key(session),
-            name,
-            body,
-        )
+        key = self._keys.get(replace_surrogates(session))
+        if key is None:
+            key = self._locate(session)  # not kept: values are stored once per session
+        return self._write("INSERT OR REPLACE INTO derived VALUES (?, ?, ?)", key, name, body)
 
     def put_outcomes(self, session: str, name: str, outcomes: Mapping[int, Outcome]) -> Ack:
         """Keep what a later scoring found, beside the recorded outcomes; see :class:`Run`.
@@ -369,6 +368,8 @@ class Store(Closing):
             self._wake.notify()
         if self._thread.ident is not None:
             self._thread.join()
+        if self._reader is not None:
+            self._reader.close()
         try:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as error:  # acknowledged writes are in the WAL file anyway
@@ -403,13 +404,23 @@ class Store(Closing):
 
     def _find(self, session: str) -> int:
         """Look up a session that an earlier process wrote."""
-        with self.read() as run:
-            found = run.locate(session)
-            if found is None:
-                raise InvalidInput(f"{self.path}: no session {session!r}")
-            self._keys[session] = found
-            self._next_turn[session] = run.turn_count(session)
+        self._keys[session] = found = self._locate(session)
+        self._next_turn[session] = self._lookup.turn_count(session)
         return found
+
+    def _locate(self, session: str) -> int:
+        found = self._lookup.locate(session)
+        if found is None:
+            raise InvalidInput(f"{self.path}: no session {session!r}")
+        return found
+
+    @property
+    def _lookup(self) -> Run:
+        """The reader that looks up sessions; opened once, since that takes longer than a query."""
+        with self._mutex:
+            if self._reader is None:
+                self._reader = self.read()
+            return self._reader
 
     def _write(self, sql: str, *values: Any, lazy: bool = False) -> Ack:
         ack = Ack(self, self._mutex)

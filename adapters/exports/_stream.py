@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trajgym.adapters._gate import Gate, check_allowances
-from trajgym.adapters._group_rows import session_rows
-from trajgym.rewards import Advantages, Rewards
+from trajgym.adapters._group_rows import all_values, session_rows
 from trajgym.trajectory import Dropped, InvalidInput, UnsupportedModality
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+    from trajgym.adapters._group_rows import Values
     from trajgym.adapters.exports._images import BlobReader, ImageForm
+    from trajgym.rewards import Advantages, Rewards
     from trajgym.trajectory import Group, SessionTree, Task, TrainingRow
 
 __all__ = ["Export", "ExportReport", "Membership", "SessionRows", "need", "rows_of", "run_export"]
@@ -83,7 +84,7 @@ class Export:
         sessions: read once, one at a time.
         membership: the sessions' membership in groups.
         out: directory for the files.
-        values: values for the rows; at most one `Rewards` and one `Advantages`.
+        values: values for the rows; at most one of rewards and one of advantages.
         report: filled while writing.
         blobs: reads stored images; without it no image can be written.
         allow: exceptions that the `Gate` makes.
@@ -93,7 +94,7 @@ class Export:
     sessions: Iterable[SessionTree]
     membership: Membership
     out: Path
-    values: Sequence[Rewards | Advantages]
+    values: Sequence[Values]
     report: ExportReport
     blobs: BlobReader | None = None
     allow: Collection[str] = ()
@@ -101,7 +102,7 @@ class Export:
 
     def value(self, kind: type[Rewards | Advantages]) -> bool:
         """Return whether values of this kind were given."""
-        return any(isinstance(values, kind) for values in self.values)
+        return any(values.kind is kind for values in self.values)
 
     def file(self, name: str) -> Path:
         """Return the path of a file of this export, and add it to the report."""
@@ -117,7 +118,7 @@ def run_export(
     groups: Iterable[Group],
     out: Path,
     *,
-    values: Rewards | Advantages | Sequence[Rewards | Advantages] = (),
+    values: Values | Sequence[Values] = (),
     blobs: BlobReader | None = None,
     allow: Collection[str] = (),
     task: Callable[[str], Task | None] = lambda _: None,
@@ -131,7 +132,7 @@ def run_export(
         sessions: read once, as a stream.
         groups: their groups.
         out: directory, created if missing.
-        values: at most one `Rewards` and one `Advantages`.
+        values: at most one of rewards and one of advantages.
         blobs: the ``blob`` method of the run.
         allow: exceptions that the `Gate` makes.
         task: returns a task by its id, None if it is not known.
@@ -140,8 +141,8 @@ def run_export(
     Raises:
         InvalidInput: two values of one kind were given, or ``write`` refuses its arguments.
     """
-    given = (values,) if isinstance(values, Rewards | Advantages) else tuple(values)
-    if len({type(one) for one in given}) != len(given):
+    given = all_values(values)
+    if len({one.kind for one in given}) != len(given):
         raise InvalidInput(f"export {name}: rows carry one Rewards and one Advantages; add them up")
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)

@@ -207,7 +207,7 @@ def prm_dataset(
     lines = []
     for _, rows in _rows(sessions, groups, values, allow, report):
         for row in rows:
-            found = row.advantage if isinstance(values, Advantages) else row.reward
+            found = row.advantage if values.kind is Advantages else row.reward
             assert found is not None
             labels = np.full(len(row), _IGNORED, dtype=np.int64)
             labels[row.turn_ends] = found[row.turn_ends] > threshold

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from trajgym.adapters._gate import Gate
+from trajgym.adapters._group_rows import all_values
 from trajgym.adapters.exports._stream import Export, ExportReport, Membership, rows_of
 from trajgym.adapters.verl._denominators import session_factors
 from trajgym.adapters.verl._rows import in_order, split
-from trajgym.rewards import Advantages, Rewards
+from trajgym.rewards import Advantages
 from trajgym.trajectory import InvalidInput
 from trajgym.trajectory._internal import MissingExtra
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    from trajgym.adapters._group_rows import Values
     from trajgym.adapters.verl._rows import VerlRow
     from trajgym.trajectory import Group, SessionTree, TrainingRow
 
@@ -105,7 +107,7 @@ def write_replay(
     out: str | os.PathLike[str],
     sessions: Iterable[SessionTree],
     groups: Iterable[Group],
-    values: Advantages | Sequence[Rewards | Advantages],
+    values: Values | Sequence[Values],
     shape: ReplayShape,
     *,
     first_step: int = 1,
@@ -147,8 +149,8 @@ def write_replay(
         from verl.utils.tensordict_utils import list_of_dict_to_tensordict
     except ImportError as error:
         raise MissingExtra("verl", "verl") from error
-    given = (values,) if isinstance(values, Advantages | Rewards) else tuple(values)
-    if not any(isinstance(one, Advantages) for one in given):
+    given = all_values(values)
+    if not any(one.kind is Advantages for one in given):
         raise InvalidInput("replay needs advantages; pass the values of a deriver such as GRPO")
     report = report or ExportReport("verl-replay")
     root = shape.folder(Path(out))

@@ -6,17 +6,18 @@ import json
 import math
 from bisect import bisect_right
 from collections import Counter
+from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from trajgym.rewards import Rewards
 from trajgym.rollout.plots._data import Plot, Series
 from trajgym.rollout.plots._tally import BIN, Endings, Sums, Tally, Values
+from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from trajgym.rewards import Advantages
+    from trajgym.rewards import Advantages, Rewards, RunValues
     from trajgym.trajectory import Run
 
 __all__ = ["PLOTS", "plot_data"]
@@ -31,7 +32,7 @@ _STATUSES = ("ok", "error", "invalid", "timeout", "not_executed")
 
 
 def plot_data(
-    run: Run, *, values: Sequence[Rewards | Advantages] = (), stored: bool = True
+    run: Run, *, values: Sequence[Rewards | Advantages | RunValues] = (), stored: bool = True
 ) -> list[Plot]:
     """Return the data of all plots of a run, in one pass that holds one session at a time.
 
@@ -52,10 +53,9 @@ def plot_data(
         name = tree.record.id
         found = _stored(run.derived(name)) if stored else {}
         for one in values:
-            place = one.table.place(name)
-            if place is not None:
-                kind = "rewards" if isinstance(one, Rewards) else "advantages"
-                found[one.stamp.deriver] = Values(kind, one.values[place].tolist())
+            with suppress(InvalidInput):  # it is in no sealed group
+                turns = one.session(name).turns.tolist()
+                found[one.stamp.deriver] = Values(one.kind.__name__.lower(), turns)
         tally.add(tree, found, left=name in left)
     return [make(tally) for make in PLOTS.values()]
 

@@ -67,13 +67,8 @@ def trees_of(run: Run, group: Group) -> list[SessionTree]:
             f"group {group.id} has {len(group.members)} sessions; at most {_MOST_MEMBERS} are "
             "compared"
         )
-    found = []
-    for member in group.members:
-        try:
-            found.append(run.session(member.session))
-        except InvalidInput:
-            continue  # its file has not reached this machine, or it has not begun
-    return found
+    # A file may not have reached this machine, and a member may not have begun.
+    return list(run.sessions(member.session for member in group.members))
 
 
 def values_of(
@@ -91,7 +86,8 @@ def values_of(
 
     Returns:
         One entry per deriver: its kind, ``sessions`` with the value, terms and spans of each turn,
-        or ``problem``: why there are none.
+        and ``partial``, true if they depend on other groups too; or ``problem``: why there are
+        none.
     """
     provisional = group is not None and not group.sealed
     if group is not None:
@@ -138,4 +134,9 @@ def _derived(
         ]
         for session in shown
     }
-    return {"kind": kind, "group_relative": deriver.group_relative, "sessions": sessions}
+    return {
+        "kind": kind,
+        "group_relative": deriver.group_relative,
+        "partial": deriver.scope == "run",
+        "sessions": sessions,
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pytest
@@ -41,6 +41,7 @@ from trajgym.rewards import (
     list_derivers,
 )
 from trajgym.rewards.filters import ResampleOnCorrect
+from trajgym.rewards.toolkit import Scope
 from trajgym.trajectory import InvalidInput, Stamp, build_rows, validate_row
 
 if TYPE_CHECKING:
@@ -272,6 +273,17 @@ class ReturnsArray(Deriver):
         return table.env_reward
 
 
+class ComparesGroups(Deriver):
+    """Relative to the mean of all groups, and declared as relative to its own."""
+
+    name = "compares_groups"
+    depends_on: ClassVar[Scope] = "group"
+
+    def derive(self, table: TurnTable) -> Advantages:
+        mean = table.attempt_score[table.attempt_scored].mean() if len(table) else 0.0
+        return Advantages(table, table.spread(table.attempt_score - mean), self.stamp)
+
+
 @pytest.mark.parametrize(
     ("deriver", "message"),
     [
@@ -280,6 +292,7 @@ class ReturnsArray(Deriver):
         (MutatesInput(), "changed column env_reward"),
         (NotRelative(), "instead of exactly 0"),
         (ReturnsArray(), "returned ndarray"),
+        (ComparesGroups(), "with its group alone, although that is its scope"),
     ],
 )
 def test_check_finds_what_breaks_the_contract(deriver: Deriver, message: str) -> None:

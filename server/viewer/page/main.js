@@ -26,8 +26,8 @@ const shell = {
   texts: embedded ? embedded.overview.texts : false,
   problem(error) {
     alert.hidden = false;
-    const said = error.status === 401 ? "The token is missing or wrong: open the address that the command printed." : error.message || String(error);
-    alert.replaceChildren(said, button("×", () => { alert.hidden = true; }, { class: "plain", "aria-label": "Dismiss" }));
+    const message = error.status === 401 ? "The token is missing or wrong: open the address that the command printed." : error.message || String(error);
+    alert.replaceChildren(message, button("×", () => { alert.hidden = true; }, { class: "plain", "aria-label": "Dismiss" }));
   },
 };
 let view = null;

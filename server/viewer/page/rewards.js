@@ -25,7 +25,7 @@ export function deriverChoice(chosen, changed) {
 // What the derivers give one session: those derived now, then those stored in the run.
 export function columnsOf(session, values) {
   const columns = values.map(one => ({
-    name: one.name, kind: one.kind, problem: one.problem, provisional: one.provisional,
+    name: one.name, kind: one.kind, problem: one.problem, provisional: one.provisional, partial: one.partial,
     turns: one.sessions?.[session.id] ?? null,
   }));
   for (const [name, stored] of Object.entries(session.stored)) {
@@ -61,6 +61,7 @@ export function rewardTable(session, path, columns, { open }) {
   return h("div", { class: "rewards" },
     columns.filter(column => column.problem).map(column => h("p", { class: "note" }, h("strong", {}, column.name), ` can't be derived: ${column.problem}`)),
     columns.some(column => column.provisional) && h("p", { class: "note" }, "The group is not sealed yet: these values are provisional."),
+    columns.filter(column => column.partial && column.turns).map(column => h("p", { class: "note" }, h("strong", {}, column.name), " compares all sessions of a run; these are its values for this group alone.")),
     h("div", { class: "table-frame" }, h("table", { class: "reward-table" },
       h("thead", {}, h("tr", {},
         h("th", { scope: "col" }, "turn"), h("th", { scope: "col" }, "what it did"), environment && h("th", { scope: "col" }, "env"),

@@ -1,4 +1,4 @@
-// One turn of a session: what was thought, said, called, answered and shown.
+// One turn of a session: reasoning, text, tool calls, results and images.
 
 import { button, count, fixed, h, hue, pill, s, seconds, signed } from "./dom.js";
 import { image } from "./data.js";
@@ -88,13 +88,13 @@ export function turnBody(turn, view) {
   }
   for (const message of turn.observation) {
     if (message.role === "tool" && !answers.has(message.call_id)) continue;
-    parts.push(h("section", { class: "said" }, h("div", { class: "role" }, message.role), content(message, turn, view, text => [block(text)])));
+    parts.push(h("section", { class: "message" }, h("div", { class: "role" }, message.role), content(message, turn, view, text => [block(text)])));
   }
   return parts;
 }
 
 function contextOf(turn, view) {
-  const messages = turn.context.map(message => h("section", { class: "said" }, h("div", { class: "role" }, message.role), content(message, turn, view, prose)));
+  const messages = turn.context.map(message => h("section", { class: "message" }, h("div", { class: "role" }, message.role), content(message, turn, view, prose)));
   const what = turn.kept === null || turn.kept === undefined ? "Context" : `Context, after ${count(turn.kept)} kept messages`;
   return h("details", { class: "context", open: turn.index === 0 || turn.context.length < 3 }, h("summary", {}, `${what} (${count(turn.context.length)} new)`), messages);
 }
