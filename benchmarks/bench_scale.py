@@ -1,9 +1,10 @@
 """Where collection bends, up to 10,000 engines and 100,000 sandboxes: a simulation, calibrated.
 
-What the SDK costs is measured first, in this run: CPU of a turn, of a delivered session and its rows,
-bytes of a turn (:mod:`benchmarks.scale._calibrate`); starts of sandboxes and what a command costs are those of
-``results/sandbox*.json``. Then a discrete-event model (:mod:`benchmarks.scale._model`) plays
-sessions on clusters of growing size, arranged in four ways, each a step further than the last:
+What the SDK costs is measured first, in this run: CPU of a turn, of a delivered session and of its
+rows, bytes of a turn (:mod:`benchmarks.scale._calibrate`); starts of sandboxes and what a command
+costs are those of ``results/sandbox*.json``. Then a discrete-event model
+(:mod:`benchmarks.scale._model`) plays sessions on clusters of growing size, arranged in four ways,
+each a step further than the last:
 
 - ``one process``: one collecting process, Docker, sealed groups delivered to one process,
 - ``processes``: a collecting process for every 250 sandboxes,

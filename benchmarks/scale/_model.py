@@ -3,7 +3,8 @@
 A session takes a place, waits for a sandbox on its node, and repeats turns: CPU of its collecting
 process, the engine, an action on a core of its node. Then it is verified there, and the next
 session takes its place. Once all of its group have ended, the group is delivered by a process that
-the trainer reads from, which makes its rows. No session begins while as many are undelivered as there are places.
+the trainer reads from, which makes its rows. No session begins while as many are undelivered as
+there are places.
 
 A process is a queue with one server; a node's cores are servers of one queue. An engine's speed is
 that of its number of sequences when a turn begins.
