@@ -115,6 +115,9 @@ def _lines(figures: LiveFigures) -> Iterator[tuple[str, Text]]:
         yield "tokens", Text(f"{tokens}, {figures.tokens_per_second:,.0f} completion/s now")
     if (share := figures.policy_share) is not None:
         yield "time", Text(f"policy {share:.0%}, environment {1 - share:.0%}")
+    if whole := sum(figures.waits.values()):
+        waits = sorted(figures.waits.items(), key=lambda one: -one[1])
+        yield "waits", Text(", ".join(f"{cause} {took / whole:.1%}" for cause, took in waits))
     if figures.version >= 0:
         yield "version", Text(str(figures.version))
         yield from _staleness(figures.staleness)

@@ -24,6 +24,7 @@ from trajgym.envs._spec import EnvSpec, register, registered
 from trajgym.envs._subagent import SubAgent
 from trajgym.envs._tasks import TaskData, load_tasks
 from trajgym.envs._tools import Image, InvalidArguments, Tool, ToolResult, tool, tools_of
+from trajgym.envs._waits import Waits, waiting
 
 __all__ = [
     "AgentClock",
@@ -57,10 +58,12 @@ __all__ = [
     "Unforkable",
     "UnknownEnv",
     "Verdict",
+    "Waits",
     "check_env",
     "load_tasks",
     "register",
     "registered",
     "tool",
     "tools_of",
+    "waiting",
 ]

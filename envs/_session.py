@@ -31,6 +31,7 @@ from trajgym.envs._stoppable import CANCEL_SECONDS, stoppable
 from trajgym.envs._threads import Worker, finish_despite_cancel
 from trajgym.envs._tools import tools_of
 from trajgym.envs._turn import execute, turn_of
+from trajgym.envs._waits import Waits
 from trajgym.envs.faults import Fault, contained, fault_of, message_of
 from trajgym.trajectory import (
     InvalidInput,
@@ -166,6 +167,8 @@ class Session:
         self._ledger = ledger
         self._attempt = attempt
         self._meter = Meter(budgets)
+        self.waits = Waits()
+        """What the attempt's time is spent on."""
         self._conversation = Conversation()
         worker = Worker(
             f"trajgym-env-{self.id[:8]}",
@@ -305,7 +308,7 @@ class Session:
         used = self.clock.used
         try:
             async with self.clock.running(self._meter.seconds_left):
-                with contained():
+                with contained(), self.waits.at("policy"):
                     reply = await stoppable(
                         call,
                         "the policy",
@@ -459,7 +462,8 @@ class Session:
         try:
             rival._conversation.others = own.others.up_to(shared)
             replay = Replay(self._ledger, rival._instance, rival._conversation, rival._meter)
-            await replay.run(shared)
+            with rival.waits.at("environment"):
+                await replay.run(shared)
             rival._attempt = self._ledger.new_attempt(turn)
             await self._ledger.put_attempt(rival._attempt)
         except BaseException as error:
@@ -483,10 +487,12 @@ class Session:
         limit: asyncio.Timeout | None = None
         try:
             if not self._conversation.spawned:
-                await self._ledger.begin()
-            env = self._instance.make()
-            async with asyncio.timeout(env.reset_seconds) as limit:
-                opening = await self._instance.reset(env, self._meter.remaining())
+                with self.waits.at("store"):
+                    await self._ledger.begin()
+            with self.waits.at("environment"):
+                env = self._instance.make()
+                async with asyncio.timeout(env.reset_seconds) as limit:
+                    opening = await self._instance.reset(env, self._meter.remaining())
             self._conversation.messages = opening
             await self._record_others(env)
         except StoreError:
@@ -546,7 +552,8 @@ class Session:
         talk, used = self._conversation, self.clock.used
         started, policy_seconds = self._asked_at or time.time(), self._meter.turn_seconds
         run = self._execution(env, reply.message, reply.usage or usage_of(taken))
-        await execute(run, reply, self._meter)
+        with self.waits.at("environment"):
+            await execute(run, reply, self._meter)
         env_seconds = self.clock.used - used
         broken = taken is not None and taken.broken
         place = talk.place(reply, self._attempt.index, broken=broken)
@@ -561,9 +568,11 @@ class Session:
         if waits:
             turn.observation = []  # it follows once the sub-agents have answered
         if self.snapshot_every and not run.ended and not waits:
-            await self._snapshot(env, turn, run)
+            with self.waits.at("environment"):
+                await self._snapshot(env, turn, run)
         try:
-            await self._ledger.append(turn)
+            with self.waits.at("store"):
+                await self._ledger.append(turn)
         except InvalidInput as error:  # as_reply has checked what the policy gave
             await self.fail("env", f"the turn can't be recorded: {error}")
             return StepResult([], None, self.done)
@@ -645,7 +654,8 @@ class Session:
             # Scored as it will be recorded: with the status that it ends with.
             ended = replace(attempt, status=status, cause=cause)
             tree = self._ledger.tree(ended)
-            found = await verified(env, self._instance.worker, self.task, tree, ended)
+            with self.waits.at("verify"):
+                found = await verified(env, self._instance.worker, self.task, tree, ended)
             if isinstance(found, Fault):
                 part, cause, error = found
                 if self._abandoned is not None:
@@ -655,6 +665,7 @@ class Session:
                 outcome = found
         attempt.outcome, attempt.status = outcome, status
         attempt.cause, attempt.error, attempt.ended_at = cause, error, time.time()
+        attempt.waits = {name: round(took, 6) for name, took in self.waits.seconds.items()}
         await self._ledger.begin_if_new()
         await self._ledger.put_attempt(attempt)
         await self._instance.close()

@@ -50,6 +50,7 @@ class SubAgent(Session):
             budgets,
             0,
         )
+        self.waits = parent.waits
         self._agent = parent._ledger.new_agent(spawn.agent)
         self._conversation = Conversation(origin=parent.turns[-1].index)
         self._borrowed: Borrowed | None = None

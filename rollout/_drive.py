@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from trajgym.rollout.rules import Interrupt, Interrupted
 from trajgym.trajectory import InvalidInput, StoreError, TrajgymError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from contextlib import AbstractContextManager
 
     from trajgym.envs import Session
@@ -82,7 +82,8 @@ async def drive(
                 return
             while not session.done:
                 if before_turn is not None:
-                    await before_turn()
+                    with session.waits.at("pause"):
+                        await before_turn()
                 if not await _turn(session, policy, task, sample, seed, interrupt):
                     return
                 if after_turn is not None:
@@ -188,10 +189,11 @@ async def run_session(
 
     async def run() -> None:
         if hooks.before_turn is not None:
-            await hooks.before_turn()
+            with session.waits.at("pause"):
+                await hooks.before_turn()
         fault = _fault_in(hooks.on_begin, session)
         async with AsyncExitStack() as opened:
-            async with slots:
+            async with _place(session, slots):
                 with hooks.around(session):
                     if isinstance(policy, AttemptPolicy) and not await _prepared(
                         policy, session, opened
@@ -218,6 +220,17 @@ async def run_session(
         raise
     except Exception as error:  # noqa: BLE001 - boundary: recorded by the session
         await session.fail("runner", describe(error), traceback_of(error))
+
+
+@asynccontextmanager
+async def _place(session: Session, slots: asyncio.Semaphore) -> AsyncIterator[None]:
+    """Hold one of the places; the time until there is one is counted."""
+    with session.waits.at("place"):
+        await slots.acquire()
+    try:
+        yield
+    finally:
+        slots.release()
 
 
 async def _notify(hook: Callable[[Session], object], session: Session) -> None:
@@ -268,7 +281,8 @@ async def _whole_attempt(
 
     async def before() -> None:
         if before_turn is not None:
-            await before_turn()
+            with session.waits.at("pause"):
+                await before_turn()
 
     def after() -> None:
         fault = None if after_turn is None else _fault_in(after_turn, session)
@@ -284,7 +298,8 @@ async def _whole_attempt(
                 seconds=policy.cancel_seconds,
                 on_abandoned=session.note_abandoned_policy,
             )
-            await interrupt.guard(bounded)
+            with session.waits.at("policy"):
+                await interrupt.guard(bounded)
     except StoreError:
         raise
     except Interrupted as interrupted:

@@ -352,6 +352,8 @@ class Attempt:
         outcome: only where ``status.scored``.
         error: the traceback, if an exception ended the attempt.
         ended_at: Unix time (s).
+        waits: seconds by what the attempt waited for: ``policy``, ``environment``, ``sandbox``,
+            ``verify``, ``store`` and others; see :func:`trajgym.envs.waiting`.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
@@ -364,6 +366,7 @@ class Attempt:
     outcome: Outcome | None = None
     error: str = ""
     ended_at: float | None = None
+    waits: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.outcome is not None and not self.status.scored:

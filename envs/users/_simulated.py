@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trajgym.envs import EnvironmentFault, OtherTurn, Truncate
 from trajgym.envs._clock import off_the_clock
+from trajgym.envs._waits import waiting
 from trajgym.trajectory import Usage
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class SimulatedUser:
         self._check_budget()
         new: list[Message] = [] if text is None else [{"role": "user", "content": text}]
         started_at, started = time.time(), time.monotonic()
-        with off_the_clock():
+        with off_the_clock(), waiting("user"):
             turn = await self._user.say([*self._words, *new])
         if not turn.text.strip():
             raise EnvironmentFault("user", "the simulated user returned an empty message")

@@ -55,6 +55,8 @@ class LiveFigures:
     completion_tokens: int = 0
     policy_seconds: float = 0.0
     env_seconds: float = 0.0
+    waits: dict[str, float] = field(default_factory=dict)
+    """Seconds of ended attempts by what they waited for; see :attr:`Attempt.waits`."""
     version: int = -1
     """The newest policy version of any token; -1 without one."""
     staleness: list[int] = field(default_factory=lambda: [0] * (len(STALENESS) + 1))
@@ -158,6 +160,8 @@ class LiveView(Closing):
     def _attempt(self, attempt: Attempt) -> None:
         figures = self.figures
         figures.statuses[str(attempt.status)] += 1
+        for cause, seconds in attempt.waits.items():
+            figures.waits[cause] = figures.waits.get(cause, 0.0) + seconds
         if attempt.outcome is not None:
             figures.scored += 1
             figures.passed += attempt.outcome.passed
@@ -205,6 +209,13 @@ def exposition(figures: LiveFigures) -> str:
         *single("run_exact_turns_total", "counter", "Turns with token ids.", figures.exact),
         *family("run_tokens_total", "counter", "Tokens.", "kind", tokens),
         *family("run_turn_seconds_total", "counter", "Time of turns.", "part", seconds),
+        *family(
+            "run_wait_seconds_total",
+            "counter",
+            "Time of ended attempts, by what they waited for.",
+            "cause",
+            figures.waits,
+        ),
         *single("run_policy_version", "gauge", "Newest policy version.", figures.version),
         *histogram(
             "run_staleness",

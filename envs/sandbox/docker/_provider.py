@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trajgym.envs._threads import finish_despite_cancel
+from trajgym.envs._waits import waiting
 from trajgym.envs.sandbox._base import BASE_IMAGE, SandboxProvider, SandboxSpec, Snapshot
 from trajgym.envs.sandbox._command import check_spec
 from trajgym.envs.sandbox._errors import (
@@ -98,8 +99,9 @@ class DockerProvider(SandboxProvider):
     async def start(self, spec: SandboxSpec, *, timeout: float = 120.0) -> DockerSandbox:
         """See :meth:`SandboxProvider.start`; waiting for one of the few start slots counts."""
         check_spec(spec)
-        made = await self._launch(spec, spec.image or BASE_IMAGE, timeout, fresh=True)
-        return await self._served(made)
+        with waiting("sandbox"):
+            made = await self._launch(spec, spec.image or BASE_IMAGE, timeout, fresh=True)
+            return await self._served(made)
 
     async def restore(
         self, snapshot: Snapshot, spec: SandboxSpec, *, timeout: float = 120.0
@@ -115,7 +117,8 @@ class DockerProvider(SandboxProvider):
             raise SnapshotFailed(f"there is no snapshot {snapshot.id} on this engine") from error
         except SandboxError as error:
             raise engine_module.unavailable(self.engine.host, error) from error
-        return await self._served(await self._launch(spec, snapshot.id, timeout))
+        with waiting("sandbox"):
+            return await self._served(await self._launch(spec, snapshot.id, timeout))
 
     def use_ready(self, take: Callable[[SandboxSpec], Sandbox | None]) -> None:
         """See :meth:`SandboxProvider.use_ready`."""
@@ -147,7 +150,8 @@ class DockerProvider(SandboxProvider):
             NotCarried: the files can't be made its layer.
             SandboxStartFailed, SandboxUnavailable: as for :meth:`start`.
         """
-        return await self._launch(sandbox.spec, sandbox.image, timeout, stage=stage)
+        with waiting("sandbox"):
+            return await self._launch(sandbox.spec, sandbox.image, timeout, stage=stage)
 
     def _refuse_if_closed(self) -> None:
         if self._closed:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trajgym.envs._threads import finish_despite_cancel
+from trajgym.envs._waits import waiting
 from trajgym.envs.sandbox._base import SandboxProvider, SandboxSpec, Snapshot
 from trajgym.envs.sandbox._command import check_spec
 from trajgym.envs.sandbox._errors import (
@@ -149,7 +150,8 @@ class EmbeddedProvider(SandboxProvider):
 
     async def start(self, spec: SandboxSpec, *, timeout: float = 120.0) -> EmbeddedSandbox:
         """See :meth:`SandboxProvider.start`."""
-        return await self._served(await self._launch(spec, timeout))
+        with waiting("sandbox"):
+            return await self._served(await self._launch(spec, timeout))
 
     async def restore(
         self, snapshot: Snapshot, spec: SandboxSpec, *, timeout: float = 120.0
@@ -159,7 +161,8 @@ class EmbeddedProvider(SandboxProvider):
         names = self._layers_of(source)
         if names is None and not (source / "files").is_dir():
             raise SnapshotFailed(f"there is no snapshot {snapshot.id} in {self.root}")
-        return await self._served(await self._launch(spec, timeout, source / "files", names))
+        with waiting("sandbox"):
+            return await self._served(await self._launch(spec, timeout, source / "files", names))
 
     async def _served(self, sandbox: EmbeddedSandbox) -> EmbeddedSandbox:
         try:
@@ -177,7 +180,8 @@ class EmbeddedProvider(SandboxProvider):
         Raises:
             SandboxStartFailed, SandboxUnavailable: as for :meth:`start`.
         """
-        return await self._launch(spec, timeout, names=names)
+        with waiting("sandbox"):
+            return await self._launch(spec, timeout, names=names)
 
     def _layers_of(self, source: Path) -> list[str] | None:
         """Return the layers of a snapshot; None if it is a copy, or does not exist."""
