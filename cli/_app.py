@@ -113,9 +113,20 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Append a log to this file: JSON lines, with the session of each.",
+        ),
+    ] = None,
 ) -> None:
     """Environments, token-exact trajectories and structural rewards for training LLM agents."""
     del version
+    if log is not None:
+        from trajgym.rollout.monitoring import log_to
+
+        log_to(log)
 
 
 @app.command()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import zlib
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trajgym.envs import Truncate
+from trajgym.envs._current import current_session
 from trajgym.envs.faults import (
     UserCodeExit,
     contained,
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from trajgym.trajectory import Task
 
 __all__ = ["SessionHooks", "derive_seed", "drive", "run_session"]
+
+_log = logging.getLogger(__name__)
 
 
 def derive_seed(seed: int, name: str) -> int:
@@ -213,6 +217,8 @@ async def run_session(
                     seconds=deadline,
                 ).grow()
 
+    named = current_session.set(session.id)
+    _log.info("session begun", extra={"task": task.id, "sample": sample, "env": session.spec.id})
     try:
         with contained():
             await run()
@@ -220,6 +226,24 @@ async def run_session(
         raise
     except Exception as error:  # noqa: BLE001 - boundary: recorded by the session
         await session.fail("runner", describe(error), traceback_of(error))
+    finally:
+        _log.info("session ended", extra=_ending(session))
+        current_session.reset(named)
+
+
+def _ending(session: Session) -> dict[str, object]:
+    """Return how a session ended, for the log."""
+    attempt = session.attempt
+    found: dict[str, object] = {
+        "status": str(attempt.status),
+        "turns": len(session.turns),
+        "waits": attempt.waits,
+    }
+    if attempt.cause:
+        found["cause"] = attempt.cause
+    if attempt.outcome is not None:
+        found["score"] = attempt.outcome.score
+    return found
 
 
 @asynccontextmanager

@@ -25,7 +25,7 @@ SECONDS = 0.05
 class SlowParts(Env):
     """Spends a while in each part."""
 
-    async def reset(self, task: Task, seed: int | None) -> str:  # noqa: ARG002
+    async def reset(self, task: Task, seed: int | None) -> str:
         await asyncio.sleep(SECONDS)
         with waiting("sandbox"):
             await asyncio.sleep(2 * SECONDS)
@@ -49,7 +49,7 @@ class Thinking(Policy):
 
     name = "scripted:thinking"
 
-    async def sample(self, request: PolicyRequest) -> Reply:  # noqa: ARG002
+    async def sample(self, request: PolicyRequest) -> Reply:
         await asyncio.sleep(SECONDS)
         return Reply(message=call("ring"))
 

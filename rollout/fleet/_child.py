@@ -16,6 +16,7 @@ from trajgym.rollout._resume import Earlier
 from trajgym.rollout._runner import Progress, RunIncomplete, Runner
 from trajgym.rollout.fleet._jobs import brief
 from trajgym.rollout.fleet._spawned import Sender, messages, private
+from trajgym.rollout.monitoring import log_as_asked
 from trajgym.trajectory import Run, Store, TrajgymError
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def serve(recipe: Recipe, control: Connection) -> None:
         control: commands and tasks in; events, sealed groups and failures out.
     """
     private(control)
+    log_as_asked()
     # Ctrl-C and the end of a terminal reach the whole process group; the parent process handles
     # them. Programs that sessions start have the default action, as with no other setting.
     for number in (signal.SIGINT, signal.SIGHUP):
