@@ -53,6 +53,8 @@ class ClientCall:
         extras: further parts of the head: template settings, response format.
         given: the client's own body, for fields that the answer repeats.
         custom: names of tools with free-text input.
+        namespaces: namespace and own name of each tool that belongs to one, by the name under which
+            the engine knows it.
     """
 
     dialect: str
@@ -70,6 +72,7 @@ class ClientCall:
     extras: list[Any] = field(default_factory=list)
     given: Mapping[str, Any] = field(default_factory=dict)
     custom: frozenset[str] = frozenset()
+    namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 class EventWriter(ABC):

@@ -9,6 +9,8 @@ from trajgym.server._errors import Refused
 from trajgym.server.dialects._base import ClientCall, as_text, new_id, read_signature
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from trajgym.server.dialects._base import Resolve
     from trajgym.trajectory import Message
 
@@ -39,7 +41,7 @@ def parse_responses(body: dict[str, Any], resolve: Resolve) -> ClientCall:
             before = before[1:]
         messages += before
     messages += _items(body.get("input"), signatures)
-    tools, custom = _tools(body.get("tools"))
+    tools, custom, namespaces = _tools(body.get("tools"))
     form = _format(body.get("text"))
     chat = _settings(body, tools, form)
     chat["messages"] = messages
@@ -55,6 +57,7 @@ def parse_responses(body: dict[str, Any], resolve: Resolve) -> ClientCall:
         extras=[form],
         given=body,
         custom=custom,
+        namespaces=namespaces,
     )
 
 
@@ -120,7 +123,7 @@ def _speak(message: Message, kind: str, item: dict[str, Any], signatures: list[s
         call = {
             "id": str(item.get("call_id") or item.get("id") or ""),
             "type": "function",
-            "function": {"name": str(item.get("name")), "arguments": str(arguments or "")},
+            "function": {"name": _chat_name(item), "arguments": str(arguments or "")},
         }
         message.setdefault("tool_calls", []).append(call)
     else:
@@ -160,18 +163,31 @@ def _content(content: Any) -> Any:
     return parts
 
 
-def _tools(given: Any) -> tuple[list[dict[str, Any]], frozenset[str]]:
-    """Return tools in chat form, and the names of those with free-text input."""
+def _chat_name(tool: dict[str, Any], namespace: object = None) -> str:
+    """Return the name under which the engine knows a tool or a call's tool."""
+    namespace = namespace or tool.get("namespace")
+    return f"{namespace}__{tool.get('name')}" if namespace else str(tool.get("name"))
+
+
+def _tools(
+    given: Any,
+) -> tuple[list[dict[str, Any]], frozenset[str], dict[str, tuple[str, str]]]:
+    """Return tools in chat form, the names of those with free-text input, and namespaces.
+
+    A chat has no namespaces: their tools are listed with the others, under longer names.
+    """
     tools: list[dict[str, Any]] = []
     custom: set[str] = set()
-    for tool in given or ():
-        if not isinstance(tool, dict) or not tool.get("name"):
-            continue  # a tool that the service itself would run
-        function = {"name": tool["name"]}
+    namespaces: dict[str, tuple[str, str]] = {}
+    for namespace, tool in _flat(given):
+        name = _chat_name(tool, namespace)
+        if namespace:
+            namespaces[name] = (namespace, str(tool["name"]))
+        function: dict[str, Any] = {"name": name}
         if tool.get("description"):
             function["description"] = tool["description"]
         if tool.get("type") == "custom":
-            custom.add(tool["name"])
+            custom.add(name)
             function["parameters"] = {
                 "type": "object",
                 "properties": {"input": {"type": "string"}},
@@ -182,7 +198,20 @@ def _tools(given: Any) -> tuple[list[dict[str, Any]], frozenset[str]]:
             if tool.get("strict") is not None:
                 function["strict"] = tool["strict"]
         tools.append({"type": "function", "function": function})
-    return tools, frozenset(custom)
+    return tools, frozenset(custom), namespaces
+
+
+def _flat(given: Any) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Yield namespace and definition of every tool that the client runs itself."""
+    for tool in given or ():
+        if not isinstance(tool, dict) or not tool.get("name"):
+            continue  # a tool that the service itself would run
+        if tool.get("type") != "namespace":
+            yield "", tool
+            continue
+        for inner in tool.get("tools") or ():
+            if isinstance(inner, dict) and inner.get("name"):
+                yield str(tool["name"]), inner
 
 
 def _format(text: Any) -> dict[str, Any] | None:

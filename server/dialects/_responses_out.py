@@ -149,6 +149,8 @@ def _called(
         "call_id": identity,
         "name": name,
     }
+    if name in call.namespaces:
+        item["namespace"], item["name"] = call.namespaces[name]
     if name in call.custom:
         return {**item, "type": "custom_tool_call", "input": _free_text(arguments)}
     return {**item, "arguments": arguments}
@@ -290,7 +292,7 @@ class _ResponsesWriter(EventWriter):
             fields = {**self._where(), "content_index": 0, "text": text}
             out.append(self._event("response.reasoning_text.done", **fields))
         elif item["type"] == "function_call":
-            fields = {**self._where(), "name": self._named[1], "arguments": text}
+            fields = {**self._where(), "name": item["name"], "arguments": text}
             out.append(self._event("response.function_call_arguments.done", **fields))
         else:
             out.append(

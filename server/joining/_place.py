@@ -268,20 +268,33 @@ def _holds(texts: Iterable[str], part: str) -> bool:
 def _spawned(known: Known, request: Request) -> Placement | None:
     """The first call of a sub-agent."""
     hint, parent = request.hints.get("agent"), request.hints.get("parent_agent")
+    texts = [text for text in _given_texts(request) if text]
     if hint or parent:
         base = _by_hint(known, hint, parent)
         if base is not None:
-            caller = _free_caller(base, request) or ""
+            # An asynchronous sub-agent may begin after its parent has gone on.
+            asked = _asking(known, texts, base.agent)
+            base, caller = asked or (base, "")
             free = hint and hint != "main" and hint not in known.agents
             name = hint if hint and free else known.fresh_agent()
             return Placement(base, "spawn", "S1:header", name, caller=caller)
-    texts = [text for text in _given_texts(request) if text]
-    for seen in reversed(known.calls):
-        waits = not seen.heirs
-        found = _argument_in(seen, texts, whole=not waits)
-        if found is not None and not _reads_others(known, seen, texts):
-            return Placement(seen, "spawn", "S2:argument", known.fresh_agent(), caller=found)
+    if asked := _asking(known, texts):
+        return Placement(asked[0], "spawn", "S2:argument", known.fresh_agent(), caller=asked[1])
     return _inferred(known, request)
+
+
+def _asking(known: Known, texts: list[str], agent: str | None = None) -> tuple[Seen, str] | None:
+    """Return the latest call whose string argument opens a conversation, and its tool call's id.
+
+    With ``agent``, only among that agent's calls.
+    """
+    for seen in reversed(known.calls):
+        if agent is not None and seen.agent != agent:
+            continue
+        found = _argument_in(seen, texts, whole=bool(seen.heirs))
+        if found is not None and not _reads_others(known, seen, texts):
+            return seen, found
+    return None
 
 
 def _by_hint(known: Known, hint: str | None, parent: str | None) -> Seen | None:

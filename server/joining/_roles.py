@@ -41,8 +41,9 @@ def roles_of(calls: Sequence[Seen]) -> dict[int, Role]:
     """Return the roles of the calls that belong neither to the main agent nor to a sub-agent.
 
     Keys are call numbers. Side calls are roots without a continuation whose head differs from the
-    main agent's and that are not the session's last answered call, and leaves that only served as a
-    summary.
+    main agent's and that are not the session's last answered call, and calls that only served as
+    summaries: leaves, and calls that nothing but such a summary continues (a hand-over in several
+    steps).
     """
     main = main_root(calls)
     if main is None:
@@ -51,10 +52,11 @@ def roles_of(calls: Sequence[Seen]) -> dict[int, Role]:
     answered = [seen for seen in calls if seen.answered]
     last = answered[-1] if answered else None
     parents = {id(seen.parent) for seen in calls}
+    summaries = _summaries_of(calls)
     found: dict[int, Role] = {}
     for seen in calls:
         leaf = id(seen) not in parents
-        if seen.summary and leaf:
+        if seen.number in summaries:
             found[seen.number] = Role("side:summary", "its text opens a later conversation")
         elif seen.parent is not None or not leaf or seen.head in heads:
             continue
@@ -68,6 +70,19 @@ def roles_of(calls: Sequence[Seen]) -> dict[int, Role]:
                 "side:title" if early else "side:call",
                 "its head differs from the main agent's, and no call continues it",
             )
+    return found
+
+
+def _summaries_of(calls: Sequence[Seen]) -> set[int]:
+    """Return the numbers of the calls that only served as summaries."""
+    found: set[int] = set()
+    continued: set[int] = set()
+    """Calls that something other than a summary continues."""
+    for seen in reversed(calls):  # a call's continuations come after it
+        if seen.summary and seen.number not in continued:
+            found.add(seen.number)
+        elif seen.parent is not None:
+            continued.add(seen.parent.number)
     return found
 
 

@@ -127,6 +127,44 @@ async def test_responses_items_without_state_continue_as_well(tmp_path: Path) ->
     ]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_tools_in_a_namespace(tmp_path: Path, stream: bool) -> None:
+    """The engine gets each tool under a longer name; the client's calls have both parts again."""
+    inner = [{**RESPONSES, "name": "add"}, {"type": "custom", "name": "note"}]
+    space = {"type": "namespace", "name": "sums", "description": "Sums.", "tools": inner}
+    calls = [("sums__add", {"a": 2, "b": 3}), ("sums__note", {"input": "five"}), ("add", {"a": 1})]
+    async with world(tmp_path, [{"calls": calls}, DONE]) as w:
+        base = await w.create()
+        async with AsyncOpenAI(base_url=base, api_key="k") as client:
+            items: list[Any] = [{"role": "user", "content": "2+3?"}]
+            asked: Any = {"model": "fake", "tools": [space, RESPONSES], "store": False}
+            first: Any
+            if stream:
+                async with client.responses.stream(**asked, input=items) as events:
+                    first = await events.get_final_response()
+            else:
+                first = await client.responses.create(**asked, input=items)
+            named = [(i.type, i.namespace, i.name) for i in first.output if hasattr(i, "namespace")]
+            items += [item.model_dump(exclude_none=True) for item in first.output]
+            items += [
+                {"type": item.type + "_output", "call_id": item.call_id, "output": "5"}
+                for item in first.output
+                if hasattr(item, "call_id")
+            ]
+            await client.responses.create(**asked, input=items)
+        sent = w.engine.requests[1]
+        tree = w.tree()
+    assert named == [
+        ("function_call", "sums", "add"),
+        ("custom_tool_call", "sums", "note"),
+        ("function_call", None, "add"),
+    ]
+    names = ["sums__add", "sums__note", "add"]
+    assert [tool["function"]["name"] for tool in sent["tools"]] == names
+    assert [call["function"]["name"] for call in sent["messages"][1]["tool_calls"]] == names
+    assert [(t.parent, t.edge) for t in tree.turns] == [(None, "continue"), (0, "continue")]
+
+
 async def test_chat_keeps_what_it_does_not_know(tmp_path: Path) -> None:
     """Case 24: n samples are siblings. Unknown fields reach the engine; ids only if asked for."""
     async with world(tmp_path, [DONE]) as w:

@@ -196,6 +196,29 @@ def test_compaction_inside_the_conversation() -> None:
     assert story.roles()[summary.number].role == "side:summary"
 
 
+def test_a_hand_over_in_two_steps() -> None:
+    """The summary and the answers to questions about it are both beside the work."""
+    story = Story()
+    asks = "What else is known about the sum, and where is it written down?"
+    more = "The sum is nowhere else; it was only said in the terminal."
+    first = story.call([GO], says("Let me think about the sum for a while."))
+    told = [GO, says("Let me think about the sum for a while."), user("Summarise.")]
+    summary = story.call(told, says(LONG))
+    questions = story.call([user(f"You continue. {LONG}")], says(asks))
+    answers = story.call([*told, says(LONG), user(f"Questions: {asks}")], says(more))
+    story.call(
+        [GO, user(f"You continue. {LONG}"), says(asks), user(f"Answers: {more}")], says("14")
+    )
+    assert questions.parent is first
+    assert answers.parent is summary
+    assert story.last[:3] == (questions, "rewrite", "W4:compaction")
+    assert story.last.summary is answers
+    assert {n: role.role for n, role in story.roles().items()} == {
+        summary.number: "side:summary",
+        answers.number: "side:summary",
+    }
+
+
 def _block(text: str) -> list[dict[str, Any]]:
     return [{"type": "text", "text": text}]
 
@@ -236,6 +259,22 @@ def test_an_asynchronous_sub_agent() -> None:
     story.ask([GO, launch, tool("t1", "launched"), says("Meanwhile."), user(reminder)])
     assert story.last.base is on
     assert story.last.returns == (sub,)
+
+
+def test_sub_agents_that_begin_after_their_parent_has_continued() -> None:
+    """Case 16: the call that asked for them spawns them, not the parent's latest one."""
+    story = Story()
+    launch = says(
+        "", ("t1", "Task", '{"prompt": "Say one"}'), ("t2", "Task", '{"prompt": "Say two"}')
+    )
+    main = story.call([GO], launch)
+    launched = [tool("t1", "launched"), tool("t2", "launched")]
+    story.call([GO, launch, *launched], says("Meanwhile."))
+    two = story.ask([user("Say two")], hints={"agent": "b2"})
+    one = story.ask([user("Say one")], hints={"agent": "a1"})
+    assert [p[:3] for p in story.places[2:]] == [(main, "spawn", "S1:header")] * 2
+    assert (one.caller, two.caller) == ("t1", "t2")
+    assert (one.agent, two.agent) == ("a1", "b2")
 
 
 def test_masked_results() -> None:
