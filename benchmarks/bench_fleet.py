@@ -29,13 +29,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trajgym.envs import Budgets, Env, EnvSpec, ToolResult, tool
-from trajgym.rollout import FakeEngine, Policy, ScriptedPolicy, TokenPolicy, call, collect
+from trajgym.rollout import FakeEngine, ScriptedPolicy, TokenPolicy, call, collect
 from trajgym.rollout.fleet import collect_in_processes
 from trajgym.trajectory import Run, Task
 
 if TYPE_CHECKING:
-    from trajgym.rollout import PolicyRequest, Progress
-    from trajgym.trajectory import Message
+    from trajgym.rollout import Policy, Progress
 
 TURNS, SAMPLES, CONCURRENCY = 10, 4, 32
 SAID = "Let me say this, which is about as long as a thought before a call."
@@ -64,24 +63,15 @@ class Echo(Env):
         return 1.0
 
 
-def answer(request: PolicyRequest) -> Message:
-    """Return the next call."""
-    return call("echo", text=f"line {len(request.messages)}")
-
-
-class Fake(Policy):
-    """The same calls as exact turns of a fake engine."""
-
-    name = "engine:fake"
-
-    async def sample(self, request: PolicyRequest) -> Any:
-        engine = FakeEngine([answer(request)] * (request.turn + 1))
-        return await TokenPolicy(engine, engine.renderer).sample(request)
+CALL = call("echo", text="line 1")
 
 
 def policy(kind: str) -> Policy:
-    """Make the policy of a process."""
-    return Fake() if kind == "fake" else ScriptedPolicy(answer)
+    """Make the policy of a process: the same calls as exact turns of a fake engine, or as texts."""
+    if kind == "scripted":
+        return ScriptedPolicy(lambda _: CALL)
+    engine = FakeEngine([CALL] * TURNS)
+    return TokenPolicy(engine, engine.renderer)
 
 
 async def measure(kind: str, processes: int, sessions: int) -> dict[str, float]:

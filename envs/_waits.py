@@ -25,30 +25,35 @@ class Waits:
         self.seconds: dict[str, float] = {}
         """By cause; what still goes on is not counted."""
 
-    @contextmanager
-    def at(self, cause: str) -> Iterator[None]:
+    def at(self, cause: str) -> _Span:
         """Count the time inside ``with``, apart from causes that are entered within."""
-        outer = _current.get()
-        span = _Span(self)
-        token = _current.set(span)
-        begun = time.perf_counter()
-        try:
-            yield
-        finally:
-            took = time.perf_counter() - begun
-            _current.reset(token)
-            own = max(0.0, took - span.within)  # concurrent causes may exceed it
-            self.seconds[cause] = self.seconds.get(cause, 0.0) + own
-            if outer is not None and outer.waits is self:
-                outer.within += took
+        return _Span(self, cause)
 
 
 class _Span:
-    __slots__ = ("waits", "within")
+    """One stretch of time; a class, because sessions enter several in each turn."""
 
-    def __init__(self, waits: Waits) -> None:
+    __slots__ = ("begun", "cause", "outer", "token", "waits", "within")
+
+    def __init__(self, waits: Waits, cause: str) -> None:
         self.waits = waits
+        self.cause = cause
         self.within = 0.0
+
+    def __enter__(self) -> None:
+        self.outer = _current.get()
+        self.token = _current.set(self)
+        self.begun = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        took = time.perf_counter() - self.begun
+        _current.reset(self.token)
+        own = max(0.0, took - self.within)  # concurrent causes may exceed it
+        seconds = self.waits.seconds
+        seconds[self.cause] = seconds.get(self.cause, 0.0) + own
+        outer = self.outer
+        if outer is not None and outer.waits is self.waits:
+            outer.within += took
 
 
 _current: ContextVar[_Span | None] = ContextVar("trajgym-waits", default=None)

@@ -8,7 +8,6 @@ import resource
 import tempfile
 import time
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -78,15 +77,10 @@ class Echo(Env):
         return 1.0
 
 
-class _Exact(Policy):
-    """Exact turns of an engine that costs next to nothing."""
-
-    name = "engine:fake"
-
-    async def sample(self, request: Any) -> Any:
-        message = call("echo", text=f"line {len(request.messages)}")
-        engine = FakeEngine([message] * (request.turn + 1))
-        return await TokenPolicy(engine, engine.renderer).sample(request)
+def _exact() -> Policy:
+    """Exact turns of an engine that costs little."""
+    engine = FakeEngine([call("echo", text="line 1")] * _LONG)
+    return TokenPolicy(engine, engine.renderer)
 
 
 _SPEC = EnvSpec(id=f"{__name__}:Echo")
@@ -99,7 +93,7 @@ def _tasks(sessions: int, turns: int) -> list[Task]:
 def _collected(sessions: int, turns: int, out: str) -> float:
     """Collect in this process; return the CPU seconds it took."""
     begun = time.process_time()
-    asyncio.run(collect(_SPEC, _tasks(sessions, turns), _Exact(), out, samples=_SAMPLES))
+    asyncio.run(collect(_SPEC, _tasks(sessions, turns), _exact(), out, samples=_SAMPLES))
     return time.process_time() - begun
 
 
@@ -108,7 +102,7 @@ def _delivered(sessions: int, turns: int, out: str) -> float:
     begun = resource.getrusage(resource.RUSAGE_SELF)
     asyncio.run(
         collect_in_processes(
-            _SPEC, _tasks(sessions, turns), partial(_Exact), out, processes=1, samples=_SAMPLES
+            _SPEC, _tasks(sessions, turns), _exact, out, processes=1, samples=_SAMPLES
         )
     )
     now = resource.getrusage(resource.RUSAGE_SELF)
