@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trajgym.rollout.fleet._errors import FleetFailed
 from trajgym.rollout.fleet._launcher import Room
 from trajgym.rollout.fleet.ray._actor import FleetActor, tidy_node
 from trajgym.rollout.fleet.ray._cluster import (
@@ -69,6 +70,8 @@ class RayLauncher:
             already, such as that of a trainer which runs on Ray.
         cpus: processors that each process reserves from Ray; 0 to run beside a trainer that
             reserved them all.
+        probe: whether nodes are used, and their capacity estimated, if none declares it. Otherwise
+            processes wait for a node that does.
         lease: seconds without contact to the fleet after which a process ends.
         connect_seconds: deadline for connecting to the cluster.
 
@@ -83,6 +86,7 @@ class RayLauncher:
         address: str | None = None,
         *,
         cpus: float = 0.0,
+        probe: bool = True,
         lease: float = 60.0,
         connect_seconds: float = 30.0,
     ) -> None:
@@ -94,6 +98,7 @@ class RayLauncher:
             )
         self._address = address
         self._cpus = cpus
+        self._probing = probe
         self._lease = lease
         self._connect_seconds = connect_seconds
         self._connected = False
@@ -228,8 +233,11 @@ class RayLauncher:
         async with self._looking:
             if time.monotonic() - self._seen_at < _FRESH:
                 return
-            self._nodes = await asyncio.to_thread(nodes)
-            if all(node.declared is None for node in self._nodes.values()):
+            try:
+                self._nodes = await asyncio.to_thread(nodes)
+            except Exception as error:  # boundary: Ray raises what it likes
+                raise FleetFailed(f"the Ray cluster does not answer: {error}") from error
+            if self._probing and all(node.declared is None for node in self._nodes.values()):
                 await self._probe()
             self._seen_at = time.monotonic()
 
