@@ -18,7 +18,7 @@ import ray
 
 from tests import boxes
 from tests.kills import containers
-from tests.rollout.fleet import SPEC, TURNS, contents, held, policy, tasks
+from tests.rollout.fleet import SPEC, TURNS, Steps, contents, held, policy, tasks
 from tests.rollout.test_fleet import alive, statuses, until
 from trajgym.envs import EnvSpec
 from trajgym.envs.sandbox import close_shared_providers, shared_provider
@@ -28,6 +28,8 @@ from trajgym.rollout.fleet.ray import RayLauncher
 from trajgym.trajectory import InvalidInput, Run, Task
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from tests.ray.cluster import Nodes
     from trajgym.rollout import PolicyRequest, Progress
 
@@ -143,7 +145,7 @@ async def test_nodes_that_join_later_get_processes(nodes: Nodes, tmp_path: Path)
     launcher = RayLauncher(probe=False)  # or it would begin on the head, as nothing else is there
     async with Fleet(
         SPEC,
-        tasks(8),
+        tasks(16),
         make,
         tmp_path / "run",
         concurrency=8,
@@ -158,8 +160,8 @@ async def test_nodes_that_join_later_get_processes(nodes: Nodes, tmp_path: Path)
         rooms = {worker.room.node: worker.room.sessions for worker in fleet._alive}
         assert rooms == {small: 2, large: 4}
         (tmp_path / "go").touch()
-        assert len([group async for group in fleet]) == 8
-    assert statuses(tmp_path / "run") == {"completed": 8}
+        assert len([group async for group in fleet]) == 16
+    assert statuses(tmp_path / "run") == {"completed": 16}
 
 
 async def test_a_node_that_is_drained_gets_no_more_tasks(nodes: Nodes, tmp_path: Path) -> None:
@@ -242,6 +244,42 @@ async def test_no_sandbox_is_left_by_a_killed_actor(
     provider = await shared_provider(kind)
     assert await provider.reap() == 0
     await close_shared_providers()
+
+
+class Noted(Steps):
+    """Writes down on which nodes its runs are opened, which is what removes old sandboxes."""
+
+    @classmethod
+    async def open_run(cls, config: Mapping[str, Any], tasks: Sequence[Task] = ()) -> None:
+        with Path(config["file"]).open("a") as file:
+            file.write(ray.get_runtime_context().get_node_id() + "\n")
+
+    def __init__(self, file: str) -> None:
+        del file
+
+
+async def test_what_a_dead_actor_left_is_removed_on_its_node(nodes: Nodes, tmp_path: Path) -> None:
+    """Its node opens a run again, though the next actor is started where more room is."""
+    first = nodes.add(2)
+    file = tmp_path / "opened"
+    spec = EnvSpec(id="tests.ray.test_fleet:Noted", config={"file": str(file)})
+    async with Fleet(
+        spec,
+        tasks(4),
+        partial(held, tmp_path),
+        tmp_path / "run",
+        concurrency=2,
+        processes=1,
+        launcher=RayLauncher(probe=False),
+    ) as fleet:
+        await until(lambda: len(waiting(tmp_path)) == 1)
+        second = nodes.add(4)
+        os.kill(fleet.pids[0], signal.SIGKILL)
+        await until(lambda: len(waiting(tmp_path)) == 2)
+        (tmp_path / "go").touch()
+        await fleet.drain()
+    assert fleet.deaths == 1
+    assert sorted(file.read_text().split()) == sorted([first, first, second])
 
 
 DRIVER = """

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,7 @@ def connect(address: str | None, seconds: float) -> bool:
             f"Ray address {where!r}: connect from a node of the cluster, with HOST:PORT or auto "
             "(`ray job submit` runs a command there)"
         )
+    until = time.monotonic() + seconds
     if where != "auto":
         _check_port(where, seconds)
     failed: list[BaseException] = []
@@ -94,7 +96,7 @@ def connect(address: str | None, seconds: float) -> bool:
     # In a thread, because Ray's own deadlines add up to minutes.
     thread = threading.Thread(target=init, name="trajgym-ray-init", daemon=True)
     thread.start()
-    thread.join(seconds)
+    thread.join(max(0.0, until - time.monotonic()))
     if thread.is_alive():
         raise FleetFailed(f"the Ray cluster at {where} did not answer within {seconds:g} s")
     if failed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,7 @@ class ActorLink:
         self._is_alive = is_alive
         self._receive, self._on_end = receive, on_end
         self._kill = threading.Event()
+        self._killed_at = 0.0
         self._over = threading.Event()
         self._put = 0
         self._thread = threading.Thread(target=self._work, args=(recipe,), name=name, daemon=True)
@@ -110,7 +112,8 @@ class ActorLink:
             self.end = self.end or "ended"
             self._over.set()
             self._on_end()
-            ray.kill(self._actor)
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.kill(self._actor)
 
     def _call(self, method: str, *arguments: Any) -> Any:
         """Call the actor and wait; repeat what fails only because it can't be reached now.
@@ -121,18 +124,11 @@ class ActorLink:
         """
         import ray
 
-        killed_at = 0.0
         while True:
+            self._check()
             reference = getattr(self._actor, method).remote(*arguments)
             while not ray.wait([reference], timeout=_LOOK)[0]:
-                if self._over.is_set():
-                    raise _Killed
-                if self._kill.is_set():
-                    if not killed_at:
-                        killed_at = time.monotonic()
-                        ray.kill(self._actor)
-                    elif time.monotonic() - killed_at > _GRACE:
-                        raise _Killed
+                self._check()
             try:
                 return ray.get(reference)
             except ray.exceptions.ActorUnavailableError:
@@ -140,14 +136,27 @@ class ActorLink:
                     raise
                 self._over.wait(_LOOK)
 
+    def _check(self) -> None:
+        """Kill the actor if that is wanted, and give it up if it is not reported as dead then."""
+        if self._over.is_set():
+            raise _Killed
+        if not self._kill.is_set():
+            return
+        if not self._killed_at:
+            import ray
+
+            self._killed_at = time.monotonic()
+            ray.kill(self._actor)
+        elif time.monotonic() - self._killed_at > _GRACE:
+            raise _Killed
+
 
 class _Killed(Exception):
     """The actor is given up."""
 
 
 def _left_with_node(error: Exception) -> bool:
-    text = str(error)
-    return getattr(error, "preempted", False) or ("node" in text.lower() and "died" in text)
+    return getattr(error, "preempted", False) or "its node has died" in str(error)
 
 
 def _brief(error: Exception) -> str:
