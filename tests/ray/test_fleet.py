@@ -251,18 +251,19 @@ class Noted(Steps):
 
     @classmethod
     async def open_run(cls, config: Mapping[str, Any], tasks: Sequence[Task] = ()) -> None:
-        with Path(config["file"]).open("a") as file:
-            file.write(ray.get_runtime_context().get_node_id() + "\n")
+        name = ray.get_runtime_context().get_node_id()
+        (Path(config["folder"]) / f"{name}-{os.getpid()}").touch()
 
-    def __init__(self, file: str) -> None:
-        del file
+    def __init__(self, folder: str) -> None:
+        del folder
 
 
 async def test_what_a_dead_actor_left_is_removed_on_its_node(nodes: Nodes, tmp_path: Path) -> None:
     """Its node opens a run again, though the next actor is started where more room is."""
     first = nodes.add(2)
-    file = tmp_path / "opened"
-    spec = EnvSpec(id="tests.ray.test_fleet:Noted", config={"file": str(file)})
+    folder = tmp_path / "opened"
+    folder.mkdir()
+    spec = EnvSpec(id="tests.ray.test_fleet:Noted", config={"folder": str(folder)})
     async with Fleet(
         spec,
         tasks(4),
@@ -279,7 +280,8 @@ async def test_what_a_dead_actor_left_is_removed_on_its_node(nodes: Nodes, tmp_p
         (tmp_path / "go").touch()
         await fleet.drain()
     assert fleet.deaths == 1
-    assert sorted(file.read_text().split()) == sorted([first, first, second])
+    opened = [path.name.split("-")[0] for path in sorted(folder.iterdir())]
+    assert sorted(opened) == sorted([first, first, second])
 
 
 DRIVER = """
