@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import replace
 from heapq import heappop, heappush
 from pathlib import Path
@@ -28,6 +28,7 @@ from trajgym.rollout._runner import (
 from trajgym.rollout._sample import group_id
 from trajgym.rollout._settings import RunSettings
 from trajgym.rollout._signal import Signal
+from trajgym.rollout.fleet._backlog import Backlog
 from trajgym.rollout.fleet._child import Recipe
 from trajgym.rollout.fleet._errors import FleetFailed
 from trajgym.rollout.fleet._jobs import Job, what_is_left
@@ -156,9 +157,7 @@ class Fleet:
         self._checks: KnownTasks | None = None
         self._earlier: dict[str, Earlier] = {}
         self._seen: Counter[str] = Counter()
-        self._fresh: deque[Job] = deque()
-        self._again: deque[Job] = deque()
-        self._suspects: deque[Job] = deque()
+        self._backlog = Backlog()
         self._open: dict[str, Job] = {}
         """Groups that were begun and have not ended."""
         self._unfinished: dict[str, str] = {}
@@ -530,20 +529,16 @@ class Fleet:
             self._untidy.discard(node)
 
     def _queue_again(self, job: Job, process: FleetWorker, *, alone: bool) -> None:
-        if not process.began or process.lost:
-            self._again.append(job)  # it was not begun, or it is not the cause
-            return
-        job.deaths += 1
-        job.alone += alone
+        if process.began and not process.lost:  # else it was not begun, or it is not the cause
+            job.deaths += 1
+            job.alone += alone
         if job.alone >= self.limits.deaths:
             self._unfinished[job.group] = (
                 f"task {job.task.id!r} ended its process {job.deaths} times (it {process.end})"
             )
             self._end_group(job, accepted=False)
-        elif job.deaths > 1:
-            self._suspects.append(job)
         else:
-            self._again.append(job)
+            self._backlog.put_back(job)
 
     # Jobs -----------------------------------------------------------------------------------
 
@@ -568,7 +563,7 @@ class Fleet:
             await self._store.put_task(job.task)
             if self.draws is not None:
                 await self._store.set_meta(*self.draws.record)
-            self._fresh.append(job)
+            self._backlog.add(job)
             self._changed.ring()
         self._exhausted = True
         self._changed.ring()
@@ -634,20 +629,12 @@ class Fleet:
     def _pick(self, process: FleetWorker | None) -> Job | None:
         if self.settings.admission is None and len(self._ready) >= self.settings.concurrency:
             return None  # the consumer is slower
-        mine = [] if process is None else list(process.jobs.values())
-        if any(job.deaths > 1 for job in mine):
-            return None  # a group that may end its process runs alone
-        if self._again:
-            return self._again.popleft()
-        if self._fresh:
-            return self._fresh.popleft()
-        if self._suspects and self._exhausted and not mine:
-            return self._suspects.popleft()
-        return None
+        running = () if process is None else process.jobs.values()
+        return self._backlog.take(running, complete=self._exhausted)
 
     def _is_over(self) -> bool:
-        queued = self._fresh or self._again or self._suspects
-        return self._exhausted and not queued and not any(one.jobs for one in self._alive)
+        working = any(process.jobs for process in self._alive)
+        return self._exhausted and not self._backlog and not working
 
     # Reports of the processes -----------------------------------------------------------------
 
