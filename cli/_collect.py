@@ -27,6 +27,7 @@ from trajgym.envs import Budgets, EnvSpec
 from trajgym.rollout import CollectReport, RunSettings, collect
 from trajgym.rollout.evaluation import CostMeter, Prices
 from trajgym.rollout.fleet import collect_in_processes
+from trajgym.rollout.fleet.ray import RayLauncher
 from trajgym.rollout.mixture import Mixture, load_mixture
 from trajgym.trajectory import InvalidInput, Run, Usage
 
@@ -53,6 +54,8 @@ __all__ = [
 
 COST_LIMIT = 3
 """Exit status of a run that the cost limit ended before it was finished."""
+_SESSIONS = 16
+"""Concurrent sessions of a process on Ray, unless the number of processes is given."""
 _CAUSES = 10
 """How many different causes of failure are printed."""
 
@@ -71,7 +74,8 @@ class CollectOptions:
     program: AgentOptions = field(default_factory=AgentOptions)
     samples: int = 8
     concurrency: int = 16
-    processes: int = 1
+    processes: int | None = None
+    ray: str | None = None
     turns: int | None = None
     retries: int = 0
     seed: int = 0
@@ -82,6 +86,13 @@ class CollectOptions:
     max_cost: float | None = None
     track: str | None = None
     track_project: str = "trajgym"
+
+    @property
+    def workers(self) -> int:
+        """The number of processes."""
+        if self.processes is not None:
+            return self.processes
+        return 1 if self.ray is None else -(-self.concurrency // _SESSIONS)
 
 
 def run_collect(options: CollectOptions, *, as_json: bool = False) -> int:
@@ -242,6 +253,7 @@ def collect_with_progress(
         if options.turns is not None:
             plain = asdict(spec.resolve().budgets)
             budgets = Budgets.from_json({**plain, "turns": options.turns})
+    launcher = None if options.ray is None else RayLauncher(options.ray)
     policy = policy_of(options)
     _check_price(meter, policy)
     tracked = _tracking(options, policy, meter)
@@ -282,12 +294,16 @@ def collect_with_progress(
 
         async def collected() -> CollectReport:
             async with policy:
-                if options.processes == 1:
+                if launcher is None and options.workers == 1:
                     return await collect(spec, tasks, policy, options.out, **common)
-                make = partial(policy_of, options)
-                n = options.processes
                 return await collect_in_processes(
-                    spec, tasks, make, options.out, processes=n, **common
+                    spec,
+                    tasks,
+                    partial(policy_of, options),
+                    options.out,
+                    processes=options.workers,
+                    launcher=launcher,
+                    **common,
                 )
 
         report = run_interruptible(collected(), bar.console)
@@ -306,7 +322,7 @@ def policy_of(options: CollectOptions) -> Policy:
     """
     endpoint = options.endpoint
     if endpoint.request_rate is not None:
-        endpoint = replace(endpoint, request_rate=endpoint.request_rate / options.processes)
+        endpoint = replace(endpoint, request_rate=endpoint.request_rate / options.workers)
     if options.program.wanted:
         return agent_policy(options.program, endpoint)
     if options.mix is not None:

@@ -46,6 +46,7 @@ __all__ = [
     "PolicyName",
     "PricesFile",
     "Processes",
+    "RayAddress",
     "Redact",
     "RequestRate",
     "RequestTimeout",
@@ -174,7 +175,21 @@ LogprobMode = Annotated[
 Samples = Annotated[int, typer.Option(min=1, help="Sessions per task.")]
 Concurrency = Annotated[int, typer.Option(min=1, help="Concurrent sessions.")]
 Processes = Annotated[
-    int, typer.Option(min=1, help="Processes that the concurrent sessions are divided among.")
+    int | None,
+    typer.Option(
+        min=1,
+        help="Processes that the concurrent sessions are divided among; 1 by default, on Ray one "
+        "for each 16 sessions.",
+    ),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Run the processes on the nodes of a Ray cluster: HOST:PORT, or auto for the cluster "
+        "that this machine belongs to.",
+    ),
 ]
 Turns = Annotated[int | None, typer.Option(min=1, help="Turn budget of a session.")]
 Retries = Annotated[int, typer.Option(help="Retries of a failed session.")]

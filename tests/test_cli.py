@@ -215,3 +215,18 @@ def test_processes_end_with_the_same_summary_and_status(tmp_path: Path, tasks: P
     assert "  4 x failed:env: AttributeError: typo in the environment" in said
     said = collect(tasks, tmp_path / "run", "--policy", "fake", "--processes", 3, "--keep-failed")
     assert "nothing was left to do" in said
+
+
+def test_ray_that_is_not_installed_is_named(
+    tmp_path: Path, tasks: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is written, with the command that installs it."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    out = tmp_path / "run"
+    arguments = ["--env", "test/counter", "--tasks", str(tasks), "--out", str(out), "--ray", "auto"]
+    monkeypatch.setattr(sys, "argv", ["trajgym", "collect", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "pip install 'trajgym[ray]'" in " ".join(capsys.readouterr().err.split())
+    assert not out.exists()

@@ -41,6 +41,7 @@ PACKAGES = [
     "rollout.engines",
     "rollout.evaluation",
     "rollout.fleet",
+    "rollout.fleet.ray",
     "rollout.hosted",
     "rollout.memory",
     "rollout.mixture",

@@ -246,8 +246,8 @@ async def test_store_that_fails_stops_the_run(tmp_path: Path) -> None:
     async with Store(tmp_path) as store:
         async with Runner(SPEC, tasks(50), Adder(), store=store) as runner:
             await anext(runner)
-            pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
-            store._connection.execute(f"PRAGMA max_page_count = {pages}")
+            pages = store._sink._connection.execute("PRAGMA page_count").fetchone()[0]
+            store._sink._connection.execute(f"PRAGMA max_page_count = {pages}")
             with pytest.raises(StoreError, match="full"):
                 async for _ in runner:
                     pass

@@ -5,6 +5,7 @@ from trajgym.trajectory._codec import replace_surrogates
 from trajgym.trajectory._database import has_writer
 from trajgym.trajectory._deprecated import moved_names
 from trajgym.trajectory._errors import MissingExtra, StoreNotBegun
+from trajgym.trajectory._file import StoreFile, Write
 from trajgym.trajectory._growing import append_ids, same_start
 from trajgym.trajectory._html import group_html
 from trajgym.trajectory._messages import digest
@@ -13,7 +14,9 @@ __all__ = [
     "AsyncClosing",
     "Closing",
     "MissingExtra",
+    "StoreFile",
     "StoreNotBegun",
+    "Write",
     "append_ids",
     "digest",
     "group_html",

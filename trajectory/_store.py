@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
 import json
-import logging
 import math
-import os
-import sqlite3
 import threading
-import time
 from collections import defaultdict
-from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from trajgym.trajectory._closing import Closing
 from trajgym.trajectory._codec import (
@@ -26,44 +19,31 @@ from trajgym.trajectory._codec import (
     replace_surrogates,
     to_jsonable,
 )
-from trajgym.trajectory._database import (
-    AMENDED,
-    OUTCOMES,
-    SUFFIX,
-    TURN_BITS,
-    connect_writer,
-    lock_path,
-    translated,
-)
-from trajgym.trajectory._errors import InvalidInput, StoreError, StoreLocked
+from trajgym.trajectory._database import AMENDED, OUTCOMES, SUFFIX, TURN_BITS
+from trajgym.trajectory._errors import InvalidInput, StoreError
+from trajgym.trajectory._file import StoreFile, Write
 from trajgym.trajectory._records import (
     Attempt,
     Delivery,
     Group,
     Outcome,
     SessionRecord,
-    Status,
     Task,
     Turn,
 )
 from trajgym.trajectory._run import Run
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Generator, Mapping, Sequence
     from types import TracebackType
 
+    from trajgym.trajectory._file import Sink, Statement
+
 __all__ = ["Ack", "Store"]
 
-_log = logging.getLogger(__name__)
-_ADD_SIGNALS = "INSERT INTO signals (turn, source, body) VALUES (?, ?, ?)"
 _LAZY_SECONDS = 0.05
 """How long a write that nothing waits for is held back, to share a transaction."""
-
-
-class _Write(NamedTuple):
-    sql: str
-    values: tuple[Any, ...]
-    ack: Ack
 
 
 class Ack:
@@ -126,6 +106,7 @@ class Store(Closing):
         path: a run directory, or a file that ends in ``.sqlite`` (one shard of a run).
         durability: with ``process``, acknowledged writes survive the death of the process at any
             moment; with ``power`` also power loss, at the cost of a disk flush per group of writes.
+        sink: takes the writes instead of a file of this machine; :meth:`read` then has no file.
 
     Raises:
         StoreError: the directory can't be written.
@@ -139,23 +120,15 @@ class Store(Closing):
         path: str | os.PathLike[str],
         *,
         durability: Literal["process", "power"] = "process",
+        sink: Sink | None = None,
     ) -> None:
         given = Path(path)
         self.path = given if given.suffix == SUFFIX else given / f"store{SUFFIX}"
         self._run_path = given
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock_descriptor = _lock(self.path)
-        except OSError as error:
-            raise StoreError(f"{self.path}: can't be written: {error}") from error
-        try:
-            self._connection = connect_writer(self.path, power_safe=durability == "power")
-        except BaseException:
-            os.close(self._lock_descriptor)
-            raise
+        self._sink = sink or StoreFile(self.path, durability=durability)
         self._mutex = threading.Lock()
         self._wake = threading.Condition(self._mutex)
-        self._pending: list[_Write] = []
+        self._pending: list[tuple[Write, Ack]] = []
         self._announced = False
         self._delayed: asyncio.TimerHandle | None = None
         self._closing = False
@@ -163,13 +136,10 @@ class Store(Closing):
         self._keys: dict[str, int] = {}
         self._next_turn: dict[str, int] = {}
         self._reader: Run | None = None
+        self._next_key = self._sink.last_key + 1
         self._thread = threading.Thread(target=self._write_loop, name="trajgym-store", daemon=True)
         try:
-            with translated(self.path):
-                last = self._connection.execute("SELECT max(key) FROM sessions").fetchone()[0]
-            self._next_key = (last or 0) + 1
             self._thread.start()
-            self._close_interrupted()
         except BaseException:
             self.close()
             raise
@@ -178,13 +148,11 @@ class Store(Closing):
 
     def put_task(self, task: Task, *, replace: bool = False) -> Ack:
         """Store a task; a stored task with the same id is kept, unless ``replace``."""
-        kind = "REPLACE" if replace else "IGNORE"
-        return self._write(f"INSERT OR {kind} INTO tasks VALUES (?, ?)", task.id, encode(task))  # noqa: S608
+        return self._write("replace task" if replace else "task", task.id, encode(task))
 
     def put_group(self, group: Group) -> Ack:
         """Store a group, or its newer state (members, sealed)."""
-        body = encode(group)
-        return self._write("INSERT OR REPLACE INTO groups VALUES (?, ?)", group.id, body)
+        return self._write("group", group.id, encode(group))
 
     def begin_session(self, record: SessionRecord) -> Ack:
         """Store a session's record and its attempt 0 with status ``running``.
@@ -198,7 +166,7 @@ class Store(Closing):
         self._keys[record.id] = key = self._next_key
         self._next_key += 1
         self._next_turn[record.id] = 0
-        ack = self._write("INSERT INTO sessions VALUES (?, ?, ?)", key, record.id, body)
+        ack = self._write("session", key, record.id, body)
         self.put_attempt(record.id, Attempt())
         return ack
 
@@ -217,12 +185,7 @@ class Store(Closing):
             )
         body, tokens = encode_turn(turn)
         self._next_turn[session] += 1
-        return self._write(
-            "INSERT INTO turns VALUES (?, ?, ?)",
-            key << TURN_BITS | turn.index,
-            body,
-            tokens,
-        )
+        return self._write("turn", key << TURN_BITS | turn.index, body, tokens)
 
     def put_attempt(self, session: str, attempt: Attempt) -> Ack:
         """Store an attempt, or its newer state (how it ended).
@@ -233,7 +196,7 @@ class Store(Closing):
         if attempt.outcome is not None:
             _check_outcome(attempt.outcome, f"session {session!r}, attempt {attempt.index}")
         return self._write(
-            "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?)",
+            "attempt",
             self._key(session),
             attempt.index,
             not attempt.status.ended,
@@ -243,8 +206,7 @@ class Store(Closing):
     def put_blob(self, data: bytes, media_type: str) -> tuple[str, Ack]:
         """Store bytes once; return their sha256 (hex) and the pending write."""
         name = hashlib.sha256(data).hexdigest()
-        sql = "INSERT OR IGNORE INTO blobs VALUES (?, ?, ?)"
-        return name, self._write(sql, name, media_type, data)
+        return name, self._write("blob", name, media_type, data)
 
     def add_signals(
         self,
@@ -271,12 +233,8 @@ class Store(Closing):
             body = json.dumps(replace_surrogates(dict(signals)))
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidInput(f"{where}: not representable as JSON: {error}") from error
-        return self._write(
-            _ADD_SIGNALS,
-            self._key(session) << TURN_BITS | turn,
-            source,
-            body.encode(),
-        )
+        place = self._key(session) << TURN_BITS | turn
+        return self._write("signals", place, source, body.encode())
 
     def amend_turn(
         self,
@@ -317,14 +275,14 @@ class Store(Closing):
         if reward is not None and not math.isfinite(reward):
             raise InvalidInput(f"session {session!r}, turn {turn}: reward {reward} is not finite")
         place = self._key(session) << TURN_BITS | turn
-        return self._write(_ADD_SIGNALS, place, AMENDED, encode(known), lazy=True)
+        return self._write("signals", place, AMENDED, encode(known), lazy=True)
 
     def put_derived(self, session: str, name: str, body: bytes) -> Ack:
         """Store a deriver's values for a session under its name; the store does not read them."""
         key = self._keys.get(replace_surrogates(session))
         if key is None:
             key = self._locate(session)  # not kept: values are stored once per session
-        return self._write("INSERT OR REPLACE INTO derived VALUES (?, ?, ?)", key, name, body)
+        return self._write("derived", key, name, body)
 
     def put_outcomes(self, session: str, name: str, outcomes: Mapping[int, Outcome]) -> Ack:
         """Keep what a later scoring found, beside the recorded outcomes; see :class:`Run`.
@@ -344,7 +302,7 @@ class Store(Closing):
 
     def set_meta(self, key: str, value: str) -> Ack:
         """Store an entry of the run's metadata."""
-        return self._write("INSERT OR REPLACE INTO meta VALUES (?, ?)", key, value)
+        return self._write("meta", key, value)
 
     # Life cycle ---------------------------------------------------------------------------
 
@@ -370,13 +328,7 @@ class Store(Closing):
             self._thread.join()
         if self._reader is not None:
             self._reader.close()
-        try:
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        except sqlite3.Error as error:  # acknowledged writes are in the WAL file anyway
-            _log.warning("%s: no checkpoint at close: %s", self.path, error)
-        finally:
-            self._connection.close()
-            os.close(self._lock_descriptor)
+        self._sink.close()
 
     async def aclose(self) -> None:
         """Close without blocking the event loop."""
@@ -422,7 +374,7 @@ class Store(Closing):
                 self._reader = self.read()
             return self._reader
 
-    def _write(self, sql: str, *values: Any, lazy: bool = False) -> Ack:
+    def _write(self, statement: Statement, *values: Any, lazy: bool = False) -> Ack:
         ack = Ack(self, self._mutex)
         texts = tuple([replace_surrogates(v) if type(v) is str else v for v in values])
         with self._mutex:
@@ -430,7 +382,7 @@ class Store(Closing):
                 raise self._broken
             if self._closing:
                 raise StoreError(f"{self.path}: the store is closed")
-            self._pending.append(_Write(sql, texts, ack))
+            self._pending.append((Write(statement, texts), ack))
         if lazy:
             self._announce_later()
         else:
@@ -491,38 +443,18 @@ class Store(Closing):
                 self._break(batch, error)
                 raise
 
-    def _commit(self, batch: Sequence[_Write]) -> None:
-        try:
-            self._transaction(batch)
-        except sqlite3.Error:
-            # A failed write must not roll back the others of its group.
-            for write in batch:
-                try:
-                    self._transaction([write])
-                except sqlite3.Error as error:
-                    self._settle([write], StoreError(f"{self.path}: not written: {error}"))
-                else:
-                    self._settle([write])
-        else:
-            self._settle(batch)
+    def _commit(self, batch: Sequence[tuple[Write, Ack]]) -> None:
+        failed = self._sink.commit([write for write, _ in batch])
+        if failed:
+            for at, text in failed.items():
+                self._settle([batch[at][1]], StoreError(f"{self.path}: not written: {text}"))
+            batch = [pair for at, pair in enumerate(batch) if at not in failed]
+        self._settle([ack for _, ack in batch])
 
-    def _transaction(self, batch: Sequence[_Write]) -> None:
-        execute = self._connection.execute
-        execute("BEGIN IMMEDIATE")
-        try:
-            for sql, writes in groupby(batch, key=_sql_of):
-                self._connection.executemany(sql, [write.values for write in writes])
-            execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                execute("ROLLBACK")
-            raise
-
-    def _settle(self, writes: Sequence[_Write], error: StoreError | None = None) -> None:
+    def _settle(self, acks: Sequence[Ack], error: StoreError | None = None) -> None:
         futures: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = defaultdict(list)
         with self._mutex:
-            for write in writes:
-                ack = write.ack
+            for ack in acks:
                 ack._error = error
                 ack._done = True
                 for waiter in ack._waiters:
@@ -536,44 +468,18 @@ class Store(Closing):
             except RuntimeError:  # that loop and its waiters are gone
                 continue
 
-    def _break(self, batch: Sequence[_Write], error: BaseException) -> None:
+    def _break(self, batch: Sequence[tuple[Write, Ack]], error: BaseException) -> None:
         self._broken = StoreError(f"{self.path}: the writer died: {error!r}")
         with self._mutex:
             batch = [*batch, *self._pending]
             self._pending = []
-        self._settle([w for w in batch if not w.ack.done], self._broken)
-
-    def _close_interrupted(self) -> None:
-        """Mark the attempts that a killed process left running as interrupted."""
-        with self.read() as run:
-            left = [(s, a) for s, a in run.open_attempts()]
-        for session, attempt in left:
-            attempt.status = Status("interrupted")
-            attempt.cause = "the process that recorded it ended"
-            attempt.ended_at = time.time()
-            self.put_attempt(session, attempt).wait()
-
-
-_sql_of = attrgetter("sql")
+        self._settle([ack for _, ack in batch if not ack.done], self._broken)
 
 
 def _resolve(futures: Sequence[asyncio.Future[None]]) -> None:
     for future in futures:
         if not future.done():
             future.set_result(None)
-
-
-def _lock(path: Path) -> int:
-    descriptor = os.open(lock_path(path), os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise StoreLocked(
-            f"{path}: another process writes this store; wait for it, or write to another file in "
-            "the same directory (its files are read as one run)",
-        ) from error
-    return descriptor
 
 
 def _check_outcome(outcome: Outcome, where: str) -> None:

@@ -1,4 +1,4 @@
-"""The main function of a fleet's process: a runner whose tasks come from another process."""
+"""The loop of a fleet's worker: a runner whose tasks come from another process."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ import pickle
 import signal
 import threading
 import traceback
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from trajgym.rollout._resume import Earlier
 from trajgym.rollout._runner import Progress, RunIncomplete, Runner
+from trajgym.rollout.fleet._errors import FleetFailed
 from trajgym.rollout.fleet._jobs import brief
-from trajgym.rollout.fleet._spawned import Sender, messages, private
+from trajgym.rollout.fleet._spawned import PipeChannel, private
+from trajgym.rollout.fleet._streamed import ShardStream
 from trajgym.rollout.monitoring import log_as_asked
 from trajgym.trajectory import Run, Store, TrajgymError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from multiprocessing.connection import Connection
     from pathlib import Path
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from trajgym.rollout.mixture import Mixture
     from trajgym.trajectory import SessionTree, Task
 
-__all__ = ["Failure", "Recipe", "serve"]
+__all__ = ["Channel", "Failure", "Recipe", "Worker", "serve"]
 
 _BEAT = 1.0
 """Seconds between two signs of life."""
@@ -41,8 +43,24 @@ _AHEAD = 2
 """Tasks that a process has in advance, so that its sessions don't wait for a message."""
 
 
+class Channel(Protocol):
+    """A worker's connection to its fleet."""
+
+    def send(self, message: Any) -> None:
+        """Send a message, which must not be changed afterwards; does not block."""
+        ...
+
+    def messages(self) -> Iterator[Any]:
+        """Yield the fleet's messages until the fleet is gone; blocks."""
+        ...
+
+    def close(self) -> None:
+        """Wait until all messages are sent."""
+        ...
+
+
 class Recipe(NamedTuple):
-    """What a process makes its runner from."""
+    """What a worker makes its runner from."""
 
     modules: tuple[str, ...]
     """Imported first, because they register the environments."""
@@ -52,15 +70,26 @@ class Recipe(NamedTuple):
     store: Path
     run: Path
     stop_seconds: float
+    last_key: int | None = None
+    """The largest key of a session in the shard, if the fleet writes it; see `ShardStream`."""
 
 
 class Failure(NamedTuple):
-    """Why a process gave up."""
+    """Why a worker gave up."""
 
     error: bytes | None
     """The pickled exception, if it is one of this package's."""
     text: str
     """Its traceback."""
+
+    @property
+    def exception(self) -> Exception:
+        """The exception, or one that has its traceback as text."""
+        if self.error is not None:
+            error = pickle.loads(self.error)  # noqa: S301 - pickled by a worker of this fleet
+            if isinstance(error, Exception):
+                return error
+        return FleetFailed(f"a process of the fleet failed:\n{self.text}")
 
 
 def serve(recipe: Recipe, control: Connection) -> None:
@@ -76,24 +105,23 @@ def serve(recipe: Recipe, control: Connection) -> None:
     # them. Programs that sessions start have the default action, as with no other setting.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
-    worker = _Worker(recipe, control)
+    worker = Worker(recipe, PipeChannel(control, "trajgym-fleet"))
     signal.signal(signal.SIGTERM, lambda *_: worker.cancel())
-    try:
-        asyncio.run(worker.main())
-    except asyncio.CancelledError:
-        pass
-    except BaseException as error:  # noqa: BLE001 - boundary: sent to the parent, which raises
-        worker.send("failed", _failure(error))
-    worker.sender.close()
+    worker.run()
 
 
-class _Worker:
-    """A runner, and the messages that it is directed by."""
+class Worker:
+    """A runner, and the messages that it is directed by.
 
-    def __init__(self, recipe: Recipe, control: Connection) -> None:
+    Args:
+        recipe: what the runner is made from.
+        channel: commands and tasks in; events, sealed groups and failures out.
+    """
+
+    def __init__(self, recipe: Recipe, channel: Channel) -> None:
         self.recipe = recipe
-        self.sender = Sender(control, "trajgym-fleet")
-        self._control = control
+        self._channel = channel
+        self._stream = None if recipe.last_key is None else ShardStream(recipe.last_key, self._send)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[None] | None = None
         self._runner: _DirectedRunner | None = None
@@ -102,8 +130,18 @@ class _Worker:
         self._events: list[Progress] = []
         self._cancelled = False
 
-    def send(self, *message: Any) -> None:
-        self.sender.send(message)
+    def run(self) -> None:
+        """Run sessions until the fleet has no more tasks, or is gone; blocks."""
+        try:
+            asyncio.run(self._main_function())
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:  # noqa: BLE001 - boundary: sent to the fleet, which raises
+            self._send("failed", _failure(error))
+        self._channel.close()
+
+    def _send(self, *message: Any) -> None:
+        self._channel.send(message)
 
     def cancel(self) -> None:
         """Close all sessions and end; safe to call from a signal handler and from any thread."""
@@ -113,7 +151,7 @@ class _Worker:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(main.cancel)
 
-    async def main(self) -> None:
+    async def _main_function(self) -> None:
         self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
         self._open = self._loop.create_future()
         recipe = self.recipe
@@ -125,30 +163,31 @@ class _Worker:
             await self._run(recipe)
         finally:
             beat.cancel()
-        self.send("done")
+        self._send("done")
 
     async def _run(self, recipe: Recipe) -> None:
         assert self._open is not None
         policy = recipe.make_policy()
-        async with policy, Store(recipe.store) as store:
+        async with policy, Store(recipe.store, sink=self._stream) as store:
             self._runner = runner = _DirectedRunner(
                 recipe,
                 self._tasks,
                 policy,
                 store=store,
+                load=self._earlier_session,
                 on_progress=self._note,
-                on_left_open=lambda name: self.send("unfinished", name),
+                on_left_open=lambda name: self._send("unfinished", name),
             )
             threading.Thread(target=self._read, name="trajgym-fleet-read", daemon=True).start()
-            self.send("made")
+            self._send("made")
             try:
                 runner.known = await self._open
                 async with runner:
-                    self.send("ready")
-                    self.send("want", _AHEAD)
+                    self._send("ready")
+                    self._send("want", _AHEAD)
                     async for sealed in runner:
                         self._flush()
-                        self.send("sealed", sealed.group)
+                        self._send("sealed", sealed.group)
             except RunIncomplete:
                 pass  # the groups were named when they were left open
             finally:
@@ -161,16 +200,22 @@ class _Worker:
             task, group, earlier = job
             assert self._runner is not None
             self._runner.assigned = (group, earlier)
-            self.send("want", 1)
+            self._send("want", 1)
             yield task
 
     def _read(self) -> None:
-        """Pass on messages, in a thread; the end of the parent process ends this one."""
+        """Pass on messages, in a thread; the end of the fleet's process ends this one."""
         loop = self._loop
         assert loop is not None
-        for message in messages(self._control):
+        for message in self._channel.messages():
+            if message[0] == "answer":
+                assert self._stream is not None
+                self._stream.answer(*message[1:])
+                continue
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(self._obey, *message)
+        if self._stream is not None:
+            self._stream.lose()
         self.cancel()
         timer = threading.Timer(self.recipe.stop_seconds, os._exit, [1])
         timer.daemon = True
@@ -193,14 +238,21 @@ class _Worker:
             _COMMANDS[kind](self._runner, *arguments)
             if kind == "stop":
                 self._jobs.put_nowait(None)
-            self.send("ack", number)
+            self._send("ack", number)
+
+    def _earlier_session(self, session_id: str) -> SessionTree:
+        """Return a session that another worker may have run. Blocks."""
+        if self._stream is not None:
+            return self._stream.session(session_id)
+        with Run(self.recipe.run) as run:
+            return run.session(session_id)
 
     # Reports ------------------------------------------------------------------------------
 
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(_BEAT)
-            self.send("beat")
+            self._send("beat")
 
     def _note(self, event: Progress) -> None:
         if event.kind == "sealed":
@@ -215,7 +267,7 @@ class _Worker:
     def _flush(self) -> None:
         events, self._events = self._events, []
         if events:
-            self.send("events", events)
+            self._send("events", events)
 
 
 _COMMANDS: dict[str, Callable[..., None]] = {
@@ -236,6 +288,7 @@ class _DirectedRunner(Runner):
         policy: Policy,
         *,
         store: Store,
+        load: Callable[[str], SessionTree],
         on_progress: Callable[[Progress], None],
         on_left_open: Callable[[str], None],
     ) -> None:
@@ -250,7 +303,7 @@ class _DirectedRunner(Runner):
         self.assigned = ("", Earlier())
         """The group of the task that was yielded last, and what the run has of it."""
         self.known: Sequence[Task] = ()
-        self._run = recipe.run
+        self._earlier_session = load
         self._on_left_open = on_left_open
 
     async def _claim(self) -> Sequence[Task]:
@@ -264,8 +317,7 @@ class _DirectedRunner(Runner):
         self._on_left_open(group.group.id)
 
     def _load(self, session_id: str) -> SessionTree:
-        with Run(self._run) as run:  # an earlier process may have run it
-            return run.session(session_id)
+        return self._earlier_session(session_id)
 
 
 def _failure(error: BaseException) -> Failure:

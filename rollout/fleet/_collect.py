@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trajgym.rollout._policy import Policy
     from trajgym.rollout._runner import Progress
     from trajgym.rollout._settings import RunKeywords, RunSettings
+    from trajgym.rollout.fleet._launcher import Launcher
     from trajgym.rollout.fleet._limits import FleetLimits
     from trajgym.rollout.mixture import Mixture
     from trajgym.trajectory import Task
@@ -36,6 +37,7 @@ async def collect_in_processes(
     on_start: Callable[[Fleet], None] | None = None,
     allow_changes: Collection[str] = (),
     limits: FleetLimits | None = None,
+    launcher: Launcher | None = None,
     **overrides: Unpack[RunKeywords],
 ) -> CollectReport:
     """Do what :func:`trajgym.rollout.collect` does, in several processes.
@@ -54,6 +56,7 @@ async def collect_in_processes(
         on_start: called with the fleet before the first session, to stop it later.
         allow_changes: what may differ from an earlier call on the directory.
         limits: deadlines of the processes.
+        launcher: see :class:`Fleet`.
         **overrides: settings by name.
 
     Raises:
@@ -73,6 +76,7 @@ async def collect_in_processes(
         on_progress=tally.note,
         allow_changes=allow_changes,
         limits=limits,
+        launcher=launcher,
         **overrides,
     )
     if on_start is not None:

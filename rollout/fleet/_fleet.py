@@ -1,12 +1,12 @@
-"""Runners in processes that share tasks and a run, and survive their deaths."""
+"""Runners in processes, here or elsewhere, that share tasks and a run and survive deaths."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import multiprocessing
-import pickle
-from collections import Counter, deque
+import time
+from collections import Counter
 from dataclasses import replace
 from heapq import heappop, heappush
 from pathlib import Path
@@ -28,31 +28,36 @@ from trajgym.rollout._runner import (
 from trajgym.rollout._sample import group_id
 from trajgym.rollout._settings import RunSettings
 from trajgym.rollout._signal import Signal
+from trajgym.rollout.fleet._backlog import Backlog
 from trajgym.rollout.fleet._child import Recipe
 from trajgym.rollout.fleet._errors import FleetFailed
 from trajgym.rollout.fleet._jobs import Job, what_is_left
+from trajgym.rollout.fleet._launcher import ProcessLauncher
 from trajgym.rollout.fleet._limits import FleetLimits
-from trajgym.rollout.fleet._process import FleetProcess
 from trajgym.rollout.fleet._shard import Shard
-from trajgym.rollout.mixture import Mixture
+from trajgym.rollout.fleet._streamed import ShardWriter
+from trajgym.rollout.fleet._worker import FleetWorker
 from trajgym.rollout.rules import Capacity
 from trajgym.trajectory import InvalidInput, Store
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
     from types import TracebackType
     from typing import Any
 
     from trajgym.envs import EnvSpec
     from trajgym.rollout._policy import Policy
     from trajgym.rollout._settings import RunKeywords
-    from trajgym.rollout.mixture import Draws
+    from trajgym.rollout.fleet._launcher import Launcher, Room
+    from trajgym.rollout.mixture import Draws, Mixture
     from trajgym.trajectory import Group, Run, SessionTree, Task
 
 __all__ = ["Fleet"]
 
 _log = logging.getLogger(__name__)
+_LOOK = 1.0
+"""Seconds between two looks at the machines: which have room, which are about to leave."""
 
 
 class Fleet:
@@ -91,6 +96,8 @@ class Fleet:
             that it raises is logged.
         allow_changes: what may differ from an earlier call on the directory; see :class:`Runner`.
         limits: deadlines of the processes.
+        launcher: starts the processes; on this machine by default. See
+            :class:`trajgym.rollout.fleet.ray.RayLauncher` for others.
         **overrides: settings by name: ``samples``, ``concurrency``, ``budgets``, ``retries``, ...
 
     Raises:
@@ -112,6 +119,7 @@ class Fleet:
         on_progress: Callable[[Progress], None] | None = None,
         allow_changes: Collection[str] = (),
         limits: FleetLimits | None = None,
+        launcher: Launcher | None = None,
         **overrides: Unpack[RunKeywords],
     ) -> None:
         if processes < 1:
@@ -142,15 +150,14 @@ class Fleet:
         self._source = as_async(() if tasks is None else tasks)
         self._on_progress = on_progress or (lambda _: None)
         self._allow_changes = allow_changes
-        self._context = multiprocessing.get_context("spawn")
-        _check_pickled((spec, make_policy, self.settings))
+        self._launcher: Launcher = launcher or ProcessLauncher()
+        self._environments = [place.spec for place in self.places.all.values()]
+        self._launcher.check((spec, make_policy, self.settings))
         self._store: Store | None = None
         self._checks: KnownTasks | None = None
         self._earlier: dict[str, Earlier] = {}
         self._seen: Counter[str] = Counter()
-        self._fresh: deque[Job] = deque()
-        self._again: deque[Job] = deque()
-        self._suspects: deque[Job] = deque()
+        self._backlog = Backlog()
         self._open: dict[str, Job] = {}
         """Groups that were begun and have not ended."""
         self._unfinished: dict[str, str] = {}
@@ -158,14 +165,14 @@ class Fleet:
         self._demand = asyncio.Semaphore(0)
         self._opening = asyncio.Lock()
         self._changed = Signal()
-        self._alive: set[FleetProcess] = set()
+        self._alive: set[FleetWorker] = set()
         self._false_starts = 0
-        self._untidy = False
-        """Whether a process died since ``open_run``, which removes what it left, was called."""
+        self._untidy: set[str] = set()
+        """Nodes where a process died since ``open_run``, which removes what it left, was called."""
         self._ready: list[tuple[int, Group]] = []
         """Sealed groups, the one that was begun first at the front: a heap."""
         self._begun = 0
-        self._orders: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._run: Run | None = None
         self._supervisor: asyncio.Task[None] | None = None
 
@@ -205,13 +212,16 @@ class Fleet:
         if not self._stopping:
             self._stopping = True
             self._changed.ring()
-            order = asyncio.ensure_future(self._order("stop"))
-            self._orders.add(order)
-            order.add_done_callback(self._orders.discard)
+            self._in_background(self._order("stop"))
 
     async def _order(self, name: str, *arguments: Any) -> None:
         alive = list(self._alive)
         await asyncio.gather(*(process.order(name, *arguments) for process in alive))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     # The iterator -------------------------------------------------------------------------
 
@@ -237,6 +247,7 @@ class Fleet:
                 )
                 if self.draws is not None:
                     await asyncio.to_thread(self._resume, self.draws, store)
+                await self._launcher.open(self._environments)
             except BaseException:
                 await store.aclose()
                 raise
@@ -259,7 +270,8 @@ class Fleet:
         assert store is not None
         supervisor.cancel()
         try:
-            await asyncio.wait([supervisor])
+            await asyncio.wait([supervisor, *self._background])
+            await self._launcher.close()
         finally:
             if supervisor.done() and not supervisor.cancelled():
                 supervisor.exception()  # seen: __anext__ raised it, or the body's own comes first
@@ -328,16 +340,20 @@ class Fleet:
         try:
             async with asyncio.TaskGroup() as tasks:
                 reader = tasks.create_task(self._read())
+                nodes = tasks.create_task(self._watch_nodes())
                 slots = [tasks.create_task(self._slot(i)) for i in range(self.processes)]
                 await asyncio.wait(slots)
                 reader.cancel()
+                nodes.cancel()
         except* Exception as group:  # noqa: BLE001 - raised again, without the group around it
             error: BaseException = group
             while isinstance(error, BaseExceptionGroup):
                 error = error.exceptions[0]
             raise error from None
-        if self._untidy:
-            await self._tidy()
+        if self._background:
+            await asyncio.wait(self._background)
+        for node in list(self._untidy):
+            await self._tidy(node)
         if self._unfinished and not self._stopping:
             lines = "; ".join(sorted(self._unfinished.values())[:5])
             raise RunIncomplete(
@@ -348,12 +364,36 @@ class Fleet:
     async def _slot(self, index: int) -> None:
         """Keep one process at work until there is nothing left to do."""
         self._demand.release()
-        while (job := await self._next_job(None)) is not None:
-            await self._life(index, job)
+        while (room := await self._room(index)) is not None:
+            try:
+                if (job := await self._next_job(None)) is None:
+                    return
+                await self._life(index, room, job)
+            finally:
+                self._launcher.release(room)
             self._demand.release()
 
-    async def _life(self, index: int, job: Job) -> None:
-        process = self._spawned(index)
+    async def _room(self, index: int) -> Room | None:
+        """Wait for room for a process; None if there is nothing left to do."""
+        sessions = Shard(index, self.processes).part(self.settings.concurrency)
+        since = time.monotonic()
+        while not self._stopping and not self._is_over():
+            if (room := await self._launcher.reserve(sessions)) is not None:
+                return room
+            if self._alive:
+                since = time.monotonic()
+            elif time.monotonic() - since > self.limits.room:
+                raise FleetFailed(
+                    f"no room for a process within {self.limits.room:g} s: "
+                    f"{self._launcher.shortage()}"
+                )
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK):
+                    await self._changed.wait()
+        return None
+
+    async def _life(self, index: int, room: Room, job: Job) -> None:
+        process = await self._started(index, room)
         process.jobs[job.group] = job
         self._alive.add(process)
         try:
@@ -362,43 +402,69 @@ class Fleet:
                 await process.order("pause")
             async with asyncio.TaskGroup() as tasks:
                 watch = tasks.create_task(process.watch())
+                retiring = tasks.create_task(process.retiring.wait())
                 feed = tasks.create_task(self._feed(process, job))
-                await asyncio.wait([watch])
+                await asyncio.wait([watch, retiring], return_when=asyncio.FIRST_COMPLETED)
                 feed.cancel()
+                retiring.cancel()
+                if not watch.done():
+                    process.finish()
         finally:
             await process.close()
         if process.failure is not None:
-            raise _error_of(process.failure.error, process.failure.text)
+            raise process.failure.exception
         if not process.done or (process.jobs and not self._stopping):
             await self._recover(process)
         self._alive.discard(process)
         self._changed.ring()
 
-    def _spawned(self, index: int) -> FleetProcess:
+    async def _started(self, index: int, room: Room) -> FleetWorker:
         shard = Shard(index, self.processes)
-        return FleetProcess(
-            self._context,
-            Recipe(
-                tuple({one.env_class.__module__ for one in self.places.all.values()}),
-                _share(self.spec, shard),
-                self._make_policy,
-                replace(
-                    self.settings,
-                    concurrency=shard.part(self.settings.concurrency),
-                    admission=None,  # tasks are admitted here
-                ),
-                shard.store(self._out),
-                self._out,
-                self.limits.stop,
+        store = shard.store(self._out)
+        writer = None
+        if self._launcher.streamed:
+            writer = await asyncio.to_thread(ShardWriter, store, self._out)
+        recipe = Recipe(
+            tuple({one.env_class.__module__ for one in self.places.all.values()}),
+            shard.environments(self.spec),
+            self._make_policy,
+            replace(
+                self.settings,
+                concurrency=room.sessions,
+                admission=None,  # tasks are admitted here
             ),
-            index,
-            self.limits,
-            on_event=self._note,
-            on_sealed=self._sealed,
-            on_left_open=self._left_open,
+            store,
+            self._out,
+            self.limits.stop,
+            None if writer is None else writer.last_key,
         )
+        try:
+            return FleetWorker(
+                self._launcher,
+                recipe,
+                room,
+                index,
+                self.limits,
+                writer=writer,
+                on_event=self._note,
+                on_sealed=self._sealed,
+                on_left_open=self._left_open,
+            )
+        except BaseException:
+            if writer is not None:
+                writer.close()
+            raise
 
-    async def _feed(self, process: FleetProcess, job: Job) -> None:
+    async def _watch_nodes(self) -> None:
+        """Give processes on machines that are about to leave no more tasks."""
+        while True:
+            leaving = await self._launcher.leaving()
+            for process in self._alive:
+                if process.room.node in leaving:
+                    process.retiring.set()
+            await asyncio.sleep(_LOOK)
+
+    async def _feed(self, process: FleetWorker, job: Job) -> None:
         """Open the run in a process and give it tasks."""
         await process.made
         if self._opened:
@@ -411,7 +477,8 @@ class Fleet:
                 self._opened = self._opened or process.began
         if not process.began:
             return
-        self._false_starts, self._untidy = 0, False
+        self._false_starts = 0
+        self._untidy.discard(process.room.node)
         process.give(job)
         while True:
             await process.wants.acquire()
@@ -421,13 +488,17 @@ class Fleet:
                 return
             process.give(next_job)
 
-    async def _recover(self, process: FleetProcess) -> None:
+    async def _recover(self, process: FleetWorker) -> None:
         """Report what a dead process could not, and queue what it has not finished."""
         self.deaths += 1
-        self._untidy = True
+        node = process.room.node
         jobs = list(process.jobs.values())
         _log.warning("process %d of the fleet %s", process.pid, process.end)
-        if not process.began:
+        if not process.lost:
+            self._untidy.add(node)
+            if node:  # the next process may well be started elsewhere
+                self._in_background(self._tidy(node))
+        if not process.began and not process.lost:
             self._false_starts += 1
             if self._false_starts >= self.limits.starts:
                 raise FleetFailed(
@@ -445,29 +516,29 @@ class Fleet:
                 self._queue_again(job, process, alone=len(jobs) == 1)
         process.jobs.clear()
 
-    async def _tidy(self) -> None:
-        """Remove what processes left that died and were not replaced."""
-        for place in self.places.all.values():
-            kind, config = place.env_class, place.spec.config
-            with contained():
-                await stoppable(kind.open_run(config), "open_run()", seconds=kind.cancel_seconds)
-                await stoppable(kind.close_run(config), "close_run()", seconds=kind.cancel_seconds)
+    async def _tidy(self, node: str) -> None:
+        """Remove what processes left on a node."""
+        try:
+            async with asyncio.timeout(self.limits.open):
+                await self._launcher.tidy(node, self._environments)
+        except Exception:
+            if not node:
+                raise
+            _log.exception("what a dead process left on node %s may still be there", node)
+        else:
+            self._untidy.discard(node)
 
-    def _queue_again(self, job: Job, process: FleetProcess, *, alone: bool) -> None:
-        if not process.began:
-            self._again.append(job)  # it was not begun
-            return
-        job.deaths += 1
-        job.alone += alone
+    def _queue_again(self, job: Job, process: FleetWorker, *, alone: bool) -> None:
+        if process.began and not process.lost:  # else it was not begun, or it is not the cause
+            job.deaths += 1
+            job.alone += alone
         if job.alone >= self.limits.deaths:
             self._unfinished[job.group] = (
                 f"task {job.task.id!r} ended its process {job.deaths} times (it {process.end})"
             )
             self._end_group(job, accepted=False)
-        elif job.deaths > 1:
-            self._suspects.append(job)
         else:
-            self._again.append(job)
+            self._backlog.put_back(job)
 
     # Jobs -----------------------------------------------------------------------------------
 
@@ -492,7 +563,7 @@ class Fleet:
             await self._store.put_task(job.task)
             if self.draws is not None:
                 await self._store.set_meta(*self.draws.record)
-            self._fresh.append(job)
+            self._backlog.add(job)
             self._changed.ring()
         self._exhausted = True
         self._changed.ring()
@@ -545,7 +616,7 @@ class Fleet:
                 self.draws.end(job.group)
             self._changed.ring()
 
-    async def _next_job(self, process: FleetProcess | None) -> Job | None:
+    async def _next_job(self, process: FleetWorker | None) -> Job | None:
         """Return a group for a process, or for one to be started; None if there are no more."""
         while not self._stopping:
             if (job := self._pick(process)) is not None:
@@ -555,27 +626,19 @@ class Fleet:
             await self._changed.wait()
         return None
 
-    def _pick(self, process: FleetProcess | None) -> Job | None:
+    def _pick(self, process: FleetWorker | None) -> Job | None:
         if self.settings.admission is None and len(self._ready) >= self.settings.concurrency:
             return None  # the consumer is slower
-        mine = [] if process is None else list(process.jobs.values())
-        if any(job.deaths > 1 for job in mine):
-            return None  # a group that may end its process runs alone
-        if self._again:
-            return self._again.popleft()
-        if self._fresh:
-            return self._fresh.popleft()
-        if self._suspects and self._exhausted and not mine:
-            return self._suspects.popleft()
-        return None
+        running = () if process is None else process.jobs.values()
+        return self._backlog.take(running, complete=self._exhausted)
 
     def _is_over(self) -> bool:
-        queued = self._fresh or self._again or self._suspects
-        return self._exhausted and not queued and not any(one.jobs for one in self._alive)
+        working = any(process.jobs for process in self._alive)
+        return self._exhausted and not self._backlog and not working
 
     # Reports of the processes -----------------------------------------------------------------
 
-    def _note(self, process: FleetProcess, event: Progress) -> None:
+    def _note(self, process: FleetWorker, event: Progress) -> None:
         job = process.jobs.get(event.session.partition("-")[0])
         if job is not None:
             job.note(event)
@@ -592,7 +655,7 @@ class Fleet:
         except Exception:  # noqa: BLE001 - boundary: a callback
             _log.exception("on_progress failed for %s %s", event.kind, event.session or event.task)
 
-    def _sealed(self, process: FleetProcess, group: Group) -> None:
+    def _sealed(self, process: FleetWorker, group: Group) -> None:
         if (job := process.jobs.pop(group.id, None)) is None:
             return
         self._end_group(job, accepted=bool(group.counted))
@@ -600,7 +663,7 @@ class Fleet:
         heappush(self._ready, (job.number, group))
         self._changed.ring()
 
-    def _left_open(self, process: FleetProcess, group: str) -> None:
+    def _left_open(self, process: FleetWorker, group: str) -> None:
         job = process.jobs.pop(group, None)
         if job is not None:
             self._unfinished[group] = (
@@ -608,35 +671,3 @@ class Fleet:
             )
             self._end_group(job, accepted=False)
             self._changed.ring()
-
-
-def _share(spec: EnvSpec | Mixture, shard: Shard) -> EnvSpec | Mixture:
-    """Return the environments with a process's share of their limits."""
-    if not isinstance(spec, Mixture):
-        return spec
-    parts = [
-        part if part.limit is None else replace(part, limit=shard.part(part.limit))
-        for part in spec.parts
-    ]
-    return replace(spec, parts=parts)
-
-
-def _check_pickled(parts: Sequence[object]) -> None:
-    for part in parts:
-        try:
-            pickle.dumps(part)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise InvalidInput(
-                f"{part!r} can't be pickled for another process: {error}. Use module-level "
-                "functions and classes (no lambdas)",
-            ) from error
-        except RuntimeError:
-            continue  # shared memory, which only the start of a process can pass on
-
-
-def _error_of(pickled: bytes | None, text: str) -> Exception:
-    if pickled is not None:
-        error = pickle.loads(pickled)  # noqa: S301 - pickled by a process of this fleet
-        if isinstance(error, Exception):
-            return error
-    return FleetFailed(f"a process of the fleet failed:\n{text}")

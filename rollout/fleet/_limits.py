@@ -17,6 +17,7 @@ class FleetLimits:
 
     Args:
         start: from the start of a process until it has made its policy.
+        room: the longest time without any process because no machine has room for one.
         open: until the environment's ``open_run`` has returned; images may be built in it.
         answer: until a command (pause, resume, version, stop) is confirmed, and the longest time
             without a sign of life.
@@ -31,6 +32,7 @@ class FleetLimits:
     """
 
     start: float = 300.0
+    room: float = 600.0
     open: float = 3600.0
     answer: float = 60.0
     stop: float = 180.0

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from trajgym.rollout.mixture import Mixture
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
+
+    from trajgym.envs import EnvSpec
 
 __all__ = ["Shard"]
 
@@ -42,6 +45,16 @@ class Shard:
     def part(self, n: int) -> int:
         """Return this worker's share of ``n``, at least 1; the shares add up to ``n``."""
         return max(1, n // self.count + (self.index < n % self.count))
+
+    def environments(self, spec: EnvSpec | Mixture) -> EnvSpec | Mixture:
+        """Return the environments with this worker's share of their limits."""
+        if not isinstance(spec, Mixture):
+            return spec
+        parts = [
+            part if part.limit is None else replace(part, limit=self.part(part.limit))
+            for part in spec.parts
+        ]
+        return replace(spec, parts=parts)
 
     def store(self, run: str | os.PathLike[str]) -> Path:
         """Return the path of this worker's file in a run directory; all files form one run."""

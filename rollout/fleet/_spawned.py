@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnContext
 
-__all__ = ["Sender", "Spawned", "messages", "private"]
+__all__ = ["PipeChannel", "Sender", "Spawned", "messages", "private"]
 
 _THREADS = 15.0
 """Seconds for reading the last messages of a process that has exited."""
@@ -60,7 +60,7 @@ class Spawned:
             raise
         for _, theirs in pipes:  # with these closed here, reading ends when the process exits
             theirs.close()
-        self._sender = Sender(self._control, name)
+        self._sender = Sender(self._control.send, name)
         self._threads = [
             threading.Thread(
                 target=_receive,
@@ -76,6 +76,18 @@ class Spawned:
     def send(self, *message: Any) -> None:
         """Send a message; ignored if the process has exited, which :attr:`end` reports."""
         self._sender.send(message)
+
+    lost = False
+    """This machine does not leave."""
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self.process.pid or 0
+
+    def kill(self) -> None:
+        """End the process now."""
+        self.process.kill()
 
     @property
     def end(self) -> str:
@@ -105,14 +117,14 @@ class Sender:
     """Sends messages in a thread, so that a full pipe does not block the caller.
 
     Args:
-        pipe: a connection for sending.
+        send: called with each message in the thread; may block. An ``OSError`` ends the thread.
         name: of the thread.
     """
 
-    def __init__(self, pipe: Connection, name: str) -> None:
+    def __init__(self, send: Callable[[Any], None], name: str) -> None:
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread = threading.Thread(
-            target=self._work, args=(pipe,), name=f"{name}-send", daemon=True
+            target=self._work, args=(send,), name=f"{name}-send", daemon=True
         )
         self._thread.start()
 
@@ -125,10 +137,35 @@ class Sender:
         self._queue.put(None)
         self._thread.join(seconds)
 
-    def _work(self, pipe: Connection) -> None:
+    def _work(self, send: Callable[[Any], None]) -> None:
         with contextlib.suppress(OSError):  # the other process has exited
             while (found := self._queue.get()) is not None:
-                pipe.send(found[0])
+                send(found[0])
+
+
+class PipeChannel:
+    """A spawned process's connection to the one that spawned it; see :class:`Channel`.
+
+    Args:
+        control: works in both directions.
+        name: of the thread that sends.
+    """
+
+    def __init__(self, control: Connection, name: str) -> None:
+        self._control = control
+        self._sender = Sender(control.send, name)
+
+    def send(self, message: Any) -> None:
+        """Send a message, which must not be changed afterwards."""
+        self._sender.send(message)
+
+    def messages(self) -> Iterator[Any]:
+        """Yield messages until the other process has exited."""
+        return messages(self._control)
+
+    def close(self) -> None:
+        """Wait until all messages are sent."""
+        self._sender.close()
 
 
 def messages(pipe: Connection) -> Iterator[Any]:

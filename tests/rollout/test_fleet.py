@@ -19,12 +19,19 @@ import pytest
 from tests.rollout.fleet import SPEC, TURNS, broken, contents, held, policy, tasks
 from trajgym.rollout import RunIncomplete, collect
 from trajgym.rollout.fleet import Fleet, FleetFailed, FleetLimits, collect_in_processes
+from trajgym.rollout.fleet._launcher import ProcessLauncher
 from trajgym.trajectory import InvalidInput, Run, Store, StoreLocked
 
 if TYPE_CHECKING:
     from trajgym.rollout import Progress
 
 ROOT = Path(__file__).parents[2]
+
+
+class Streamed(ProcessLauncher):
+    """Starts processes whose files the fleet writes, as for those on other machines."""
+
+    streamed = True
 
 
 def alive(pid: int) -> bool:
@@ -65,9 +72,10 @@ async def test_it_collects_what_one_process_collects(tmp_path: Path) -> None:
         assert list(run.tasks()) == list(one.tasks())
 
 
+@pytest.mark.parametrize("launcher", [ProcessLauncher, Streamed])
 @pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 3)])
 async def test_a_run_is_continued_with_another_number(
-    first: int, then: int, tmp_path: Path
+    first: int, then: int, launcher: type[ProcessLauncher], tmp_path: Path
 ) -> None:
     """Finished sessions are found in whatever files they are; only what is missing is run."""
 
@@ -76,7 +84,14 @@ async def test_a_run_is_continued_with_another_number(
             done = await collect(SPEC, tasks(n), policy(), tmp_path, samples=samples)
         else:
             done = await collect_in_processes(
-                SPEC, tasks(n), policy, tmp_path, samples=samples, processes=processes
+                SPEC,
+                tasks(n),
+                policy,
+                tmp_path,
+                samples=samples,
+                processes=processes,
+                launcher=launcher(),
+                max_staleness=3,  # for which the sessions of earlier processes are read again
             )
         return done.sessions
 
@@ -91,7 +106,10 @@ async def test_a_run_is_continued_with_another_number(
     assert all(g.sealed and len(g.counted) == 2 for g in groups)
 
 
-async def test_killed_processes_lose_nothing_and_count_nothing_twice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("launcher", [ProcessLauncher, Streamed])
+async def test_killed_processes_lose_nothing_and_count_nothing_twice(
+    launcher: type[ProcessLauncher], tmp_path: Path
+) -> None:
     """Processes are killed at random moments; events, totals and contents add up exactly."""
     await collect(SPEC, tasks(30), policy(), tmp_path / "whole", samples=2)
     chance = random.Random(5)
@@ -119,6 +137,7 @@ async def test_killed_processes_lose_nothing_and_count_nothing_twice(tmp_path: P
         processes=2,
         on_progress=note,
         on_start=fleets.append,
+        launcher=launcher(),
     )
     assert kill_at == []
     assert fleets[0].deaths == 3

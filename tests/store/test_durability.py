@@ -46,7 +46,7 @@ WRITER = """
 import sys
 from trajgym.trajectory import SessionRecord, Store, Turn
 store = Store(sys.argv[1])
-store._connection.execute("PRAGMA wal_autocheckpoint = 20")  # to be hit in the middle of one
+store._sink._connection.execute("PRAGMA wal_autocheckpoint = 20")  # to be hit in the middle of one
 n = 0
 while True:
     session = f"{sys.argv[2]}-{n}"
@@ -108,7 +108,7 @@ def test_bad_write_does_not_take_its_neighbours_along(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         store.begin_session(record())
         good = store.append_turn("s", turn(0))
-        bad = store._write("INSERT INTO turns VALUES (NULL, NULL, NULL)")
+        bad = store._write("turn", None, None, None)
         also = store.append_turn("s", turn(1))
         good.wait()
         also.wait()
@@ -123,8 +123,8 @@ def test_full_disk_is_an_error_and_loses_nothing(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         store.begin_session(record())
         store.append_turn("s", turn(0)).wait()
-        pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
-        store._connection.execute(f"PRAGMA max_page_count = {pages + 1}")
+        pages = store._sink._connection.execute("PRAGMA page_count").fetchone()[0]
+        store._sink._connection.execute(f"PRAGMA max_page_count = {pages + 1}")
         with pytest.raises(StoreError, match="full"):
             store.append_turn("s", turn(1, "z" * 1_000_000)).wait()
         with Run(tmp_path) as run:

@@ -1,38 +1,41 @@
-"""The parent's side of one process of a fleet."""
+"""The fleet's side of one of its workers."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from trajgym.rollout.fleet._child import serve
-from trajgym.rollout.fleet._spawned import Spawned
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from multiprocessing.context import SpawnContext
 
     from trajgym.rollout._runner import Progress
     from trajgym.rollout.fleet._child import Failure, Recipe
     from trajgym.rollout.fleet._jobs import Job
+    from trajgym.rollout.fleet._launcher import Launcher, Room
     from trajgym.rollout.fleet._limits import FleetLimits
+    from trajgym.rollout.fleet._streamed import ShardWriter
     from trajgym.trajectory import Group, Task
 
-__all__ = ["FleetProcess"]
+__all__ = ["FleetWorker"]
 
 _LOOK = 0.25
 """Seconds between two looks at the deadlines."""
 
 
-class FleetProcess:
+class FleetWorker:
     """A process and what it has been given; used on the event loop that makes it.
 
+    The process is on this machine, or wherever the launcher starts it.
+
     Args:
-        context: the spawn context.
+        launcher: starts it.
         recipe: what the process makes its runner from.
+        room: where it runs.
         index: of the process in the fleet.
         limits: deadlines.
+        writer: writes its shard, unless it does so itself; closed here.
         on_event: called with each event of its sessions.
         on_sealed: called with each group that it sealed.
         on_left_open: called with the id of each group that it can't seal.
@@ -40,17 +43,20 @@ class FleetProcess:
 
     def __init__(
         self,
-        context: SpawnContext,
+        launcher: Launcher,
         recipe: Recipe,
+        room: Room,
         index: int,
         limits: FleetLimits,
         *,
-        on_event: Callable[[FleetProcess, Progress], None],
-        on_sealed: Callable[[FleetProcess, Group], None],
-        on_left_open: Callable[[FleetProcess, str], None],
+        writer: ShardWriter | None,
+        on_event: Callable[[FleetWorker, Progress], None],
+        on_sealed: Callable[[FleetWorker, Group], None],
+        on_left_open: Callable[[FleetWorker, str], None],
     ) -> None:
         self.index = index
         self.recipe = recipe
+        self.room = room
         self.jobs: dict[str, Job] = {}
         """Groups that it was given and that it has not sealed, by id."""
         self.wants = asyncio.Semaphore(0)
@@ -67,46 +73,51 @@ class FleetProcess:
         self.failure: Failure | None = None
         self.killed = ""
         """Why it was killed by this fleet."""
+        self.retiring = asyncio.Event()
+        """Set when it is to get no more tasks, because its machine is about to leave."""
         self._limits = limits
         self._on_event, self._on_sealed, self._on_left_open = on_event, on_sealed, on_left_open
         self._acks: dict[int, asyncio.Future[None]] = {}
         self._orders = 0
         self._heard_at = self._since = time.monotonic()
         self._loop = loop
-        self._process = Spawned(
-            context,
-            serve,
-            (recipe,),
-            name=f"trajgym-fleet-{index}",
-            receivers=[self._receive],
-            on_end=lambda: self._call(self._ended),
+        self._writer = writer
+        self._linked = threading.Event()
+        self._link = launcher.launch(
+            recipe, room, index, receive=self._receive, on_end=self._receive_end
         )
+        self._linked.set()
 
     @property
     def pid(self) -> int:
         """The process id."""
-        return self._process.process.pid or 0
+        return self._link.pid
+
+    @property
+    def lost(self) -> bool:
+        """Whether it ended because its machine left."""
+        return self._link.lost
 
     @property
     def end(self) -> str:
         """How the process ended, in words."""
-        return self.killed or self._process.end or "closed its connection"
+        return self.killed or self._link.end or "closed its connection"
 
     # Messages to the process --------------------------------------------------------------
 
     def open(self, tasks: Sequence[Task]) -> None:
         """Let it call the environment's ``open_run`` and begin."""
         self._since = time.monotonic()
-        self._process.send("open", tasks)
+        self._link.send("open", tasks)
 
     def give(self, job: Job) -> None:
         """Let it run the sessions that a group lacks."""
         self.jobs[job.group] = job
-        self._process.send("task", job.task, job.group, job.earlier)
+        self._link.send("task", job.task, job.group, job.earlier)
 
     def finish(self) -> None:
         """Tell it that there are no more tasks."""
-        self._process.send("end")
+        self._link.send("end")
 
     async def order(self, name: str, *arguments: Any) -> None:
         """Send a command and wait until it is confirmed; kill the process if it does not answer.
@@ -116,7 +127,7 @@ class FleetProcess:
         """
         self._orders += 1
         number = self._orders
-        self._process.send(name, number, *arguments)
+        self._link.send(name, number, *arguments)
         if not self.made.done():
             return
         ack = self._acks[number] = self._loop.create_future()
@@ -129,15 +140,15 @@ class FleetProcess:
     def kill(self, why: str) -> None:
         """End the process now."""
         self.killed = self.killed or why
-        self._process.process.kill()
+        self._link.kill()
 
     async def close(self) -> None:
         """Let the process close its sessions and end; kill it at the deadline."""
         if not self.closed.done():
-            self._process.send("cancel")
+            self._link.send("cancel")
             await asyncio.wait([self.closed], timeout=self._limits.stop)
         seconds = self._limits.stop if self.closed.done() else 0.0
-        if not await asyncio.to_thread(self._process.join, seconds):
+        if not await asyncio.to_thread(self._link.join, seconds):
             self.killed = self.killed or f"did not end within {self._limits.stop:g} s"
 
     async def watch(self) -> None:
@@ -169,7 +180,19 @@ class FleetProcess:
     # Messages from the process --------------------------------------------------------------
 
     def _receive(self, message: Any) -> None:
-        self._call(self._handle, *message)
+        """Pass a message on; called in a thread, which also does the writes of a streamed shard."""
+        if message[0] in {"write", "load"}:
+            assert self._writer is not None
+            answer = self._writer.handle(*message)
+            self._linked.wait()
+            self._link.send(*answer)
+        else:
+            self._call(self._handle, *message)
+
+    def _receive_end(self) -> None:
+        if self._writer is not None:
+            self._writer.close()  # before the shard is read for what the worker has left
+        self._call(self._ended)
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
         try:
