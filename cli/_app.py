@@ -697,6 +697,10 @@ def serve(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Configuration of the environment."),
     ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(help="Tasks from which OpenEnv's clients choose, as in collect."),
+    ] = None,
     kind: Annotated[str, typer.Option(help="vllm, sglang, or hosted (text turns).")] = "vllm",
     model: Annotated[
         str | None,
@@ -790,6 +794,7 @@ def serve(
             redact=redact or [],
             env=env or [],
             env_config=parse_settings(settings),
+            tasks=tasks,
         ),
     )
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from trajgym.cli._judges import JudgeOptions
     from trajgym.rollout.rendering import Renderer
+    from trajgym.trajectory import Task
 
 __all__ = ["ServeOptions", "run_serve"]
 
@@ -58,6 +59,7 @@ class ServeOptions:
     redact: list[str] = field(default_factory=list)
     env: list[str] = field(default_factory=list)
     env_config: dict[str, Any] = field(default_factory=dict)
+    tasks: str | None = None
 
 
 def run_serve(options: ServeOptions) -> None:
@@ -65,8 +67,9 @@ def run_serve(options: ServeOptions) -> None:
     environments = {
         name.rpartition(":")[2]: EnvSpec(id=name, config=options.env_config) for name in options.env
     }
+    tasks = _tasks(options.tasks, environments)
     if options.upstream is None:
-        _serve_environments(options, environments)
+        _serve_environments(options, environments, tasks)
         return
     upstream = Upstream(
         base_url=options.upstream,
@@ -98,7 +101,7 @@ def run_serve(options: ServeOptions) -> None:
         raise InvalidInput("serve: name the run directory to record into")
     judges = server_judges(options.judges)
     with Store(options.run, durability=_durability(options)) as store:
-        app = App(store, upstream, config, environments, judges)
+        app = App(store, upstream, config, environments, judges, tasks)
 
         def ready(url: str) -> None:
             console.print(
@@ -111,7 +114,17 @@ def run_serve(options: ServeOptions) -> None:
         run(serve(app, host=options.host, port=options.port, ready=ready))
 
 
-def _serve_environments(options: ServeOptions, environments: dict[str, EnvSpec]) -> None:
+def _tasks(source: str | None, environments: dict[str, EnvSpec]) -> dict[str, list[Task]]:
+    if source is None:
+        return {}
+    if len(environments) != 1:
+        raise InvalidInput("serve: --tasks are those of one environment; give --env once")
+    return {name: spec.resolve().load_tasks(source) for name, spec in environments.items()}
+
+
+def _serve_environments(
+    options: ServeOptions, environments: dict[str, EnvSpec], tasks: dict[str, list[Task]]
+) -> None:
     if not environments:
         raise InvalidInput(
             "serve: give RUN and --upstream to record agents, or --env to serve environments"
@@ -127,7 +140,7 @@ def _serve_environments(options: ServeOptions, environments: dict[str, EnvSpec])
         store = None
         if options.run is not None:
             store = stack.enter_context(Store(options.run, durability=_durability(options)))
-        app = EnvApp(environments, config, store)
+        app = EnvApp(environments, config, store, tasks)
         run(serve(app, host=options.host, port=options.port, ready=ready))
 
 

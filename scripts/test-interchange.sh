@@ -8,18 +8,18 @@ warnings='-W ignore::DeprecationWarning -W ignore::UserWarning -W ignore::Resour
 export MSWEA_SILENT_STARTUP=1 MSWEA_GLOBAL_CONFIG_DIR="$PWD/build/mini" LITELLM_LOCAL_MODEL_COST_MAP=True
 export OPENHANDS_SUPPRESS_BANNER=1
 
-# Test one package in an environment of its own: alone NAME PYTHON REQUIREMENT.
+# Test one package in an environment of its own: alone NAME PYTHON EXTRAS REQUIREMENT.
 alone() {
     own=.venv-interchange-$1
     [ -x "$own/bin/python" ] || "$2" -m venv "$own"
     # shellcheck disable=SC2086 # several arguments
-    "$own/bin/pip" install --quiet --editable . $tools "$3"
+    "$own/bin/pip" install --quiet --editable ".[$3]" $tools "$4"
     # shellcheck disable=SC2086
     "$own/bin/python" -m pytest -m interchange tests/interchange/packages $warnings -k "$1"
 }
 
 # OpenEnv and verifiers require different versions of the same packages.
-alone openenv "${PYTHON:-python3}" 'openenv>=0.10'
+alone openenv "${PYTHON:-python3}" server 'openenv>=0.10'
 
 # OpenHands requires Python 3.12.
 newer=
@@ -27,7 +27,7 @@ for python in python3.14 python3.13 python3.12 "$HOME"/.pyenv/versions/3.1[2-9]*
     if [ -z "$newer" ] && "$python" -c 'import venv' 2>/dev/null; then newer=$python; fi
 done
 if [ -n "$newer" ]; then
-    alone openhands "$newer" 'openhands-sdk>=1.58'
+    alone openhands "$newer" '' 'openhands-sdk>=1.58'
 else
     echo 'OpenHands is not tested: there is no Python 3.12 or newer' >&2
 fi

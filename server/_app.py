@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trajgym.envs import EnvSpec
     from trajgym.server.judging import Judges
     from trajgym.server.upstream import Upstream
-    from trajgym.trajectory import Store
+    from trajgym.trajectory import Store, Task
 
 __all__ = ["App", "EnvApp", "ServerConfig"]
 
@@ -88,6 +88,7 @@ class App:
         config: settings; the defaults if None.
         environments: environments to serve as well, by name; see :class:`EnvApp`.
         judges: annotate turns as they arrive; nothing does if None.
+        tasks: tasks by environment; see :class:`EnvApp`.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class App:
         config: ServerConfig | None = None,
         environments: Mapping[str, EnvSpec] | None = None,
         judges: Judges | None = None,
+        tasks: Mapping[str, Sequence[Task]] | None = None,
     ) -> None:
         config = config or ServerConfig()
         self.limits = config.limits
@@ -134,7 +136,7 @@ class App:
         )
         self.settings.listeners.append(self.groups.note)
         self._proxy = Proxy(self.book, self.auth)
-        self._host = EnvHost(environments or {}, self.auth, config.limits, store)
+        self._host = EnvHost(environments or {}, self.auth, config.limits, store, tasks)
         api = Api(self.book, self.groups, self.feed, self.auth, config.url, self.judging)
         feed = FeedApi(self.groups, self.feed, api.guarded, api.body, config.limits.poll_seconds)
         routes = api.routes() + feed.routes()
@@ -161,7 +163,7 @@ class App:
         """Serve one request; agents' calls bypass Starlette."""
         if scope["type"] == "http" and scope["path"].startswith(("/sessions/", "/v1/")):
             await self._proxy(scope, receive, send)
-        elif scope["type"] == "http" and is_env_path(scope["path"]):
+        elif scope["type"] != "lifespan" and is_env_path(scope["path"]):
             await self._host(scope, receive, send)
         else:
             await self._api(scope, receive, send)
@@ -172,13 +174,16 @@ class EnvApp:
 
     Clients use ``EnvSpec(id="http://host:port/envs/NAME")`` like any other environment. They need
     the secret, where there is one, as ``TRAJGYM_ENV_TOKEN``. Other programs play sessions with
-    requests to ``/envs/NAME/sessions``.
+    requests to ``/envs/NAME/sessions``. OpenEnv's clients take ``http://host:port/envs/NAME/openenv``
+    as their base URL, and the secret in ``headers``.
 
     Args:
         environments: what to serve, by the name in its URL.
         config: settings; the defaults if None.
         store: where sessions of ``/envs/NAME/sessions`` are recorded; the caller closes it. None
             keeps each in memory until it is closed.
+        tasks: tasks by environment, for OpenEnv's clients, which start an episode with the id of a
+            task, or leave the choice to the server.
 
     Raises:
         InvalidInput: a name contains a slash.
@@ -189,11 +194,12 @@ class EnvApp:
         environments: Mapping[str, EnvSpec],
         config: ServerConfig | None = None,
         store: Store | None = None,
+        tasks: Mapping[str, Sequence[Task]] | None = None,
     ) -> None:
         config = config or ServerConfig()
         self.limits = config.limits
         self.auth = config.auth()
-        self.host = EnvHost(environments, self.auth, config.limits, store)
+        self.host = EnvHost(environments, self.auth, config.limits, store, tasks)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one request, or the server's life cycle."""

@@ -23,11 +23,12 @@ from trajgym.server._http import json_object, respond
 from trajgym.server._json import dumps
 from trajgym.server._limits import ClientGone, read_body
 from trajgym.server.environments._sessions import PlayedSessions, methods_of
+from trajgym.server.environments.openenv import OpenEnvService
 from trajgym.trajectory import InvalidInput, StoreError, Task
 from trajgym.trajectory._codec import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from trajgym.envs import EnvSpec
     from trajgym.server._auth import Auth
@@ -58,7 +59,7 @@ class _Instance:
 
 
 class EnvHost:
-    """Serves ``/envs`` as plain ASGI.
+    """Serves ``/envs`` as plain ASGI: for trajgym's client, plain requests and OpenEnv's clients.
 
     Args:
         specs: environments by the name under which they are served.
@@ -66,6 +67,7 @@ class EnvHost:
         limits: limits; at most ``environments`` instances are open at a time, and one is closed
             after ``environment_seconds`` without a request.
         store: where sessions that are played over HTTP are recorded; None keeps them in memory.
+        tasks: tasks by environment, from which OpenEnv's clients choose.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class EnvHost:
         auth: Auth,
         limits: Limits,
         store: Store | None = None,
+        tasks: Mapping[str, Sequence[Task]] | None = None,
     ) -> None:
         for name, spec in specs.items():
             spec.resolve()  # an unknown environment is an error here, not at startup
@@ -85,6 +88,7 @@ class EnvHost:
         self._auth = auth
         self._limits = limits
         self._sessions = PlayedSessions(self._specs, limits, store)
+        self._openenv = OpenEnvService(self._specs, self._sessions, auth, limits, tasks or {})
         self._open: dict[str, _Instance] = {}
         self._opening = 0
         self._sweeper: asyncio.Task[None] | None = None
@@ -110,7 +114,10 @@ class EnvHost:
         return len(self._open)
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Send) -> None:
-        """Serve one request."""
+        """Serve one request, or a WebSocket."""
+        if scope["type"] == "websocket":
+            await self._socket(scope, receive, send)
+            return
         try:
             self._auth.check(bearer_of(scope["headers"]))
             status, body = await self._answer(scope, receive)
@@ -127,7 +134,20 @@ class EnvHost:
         method = scope["method"]
         if parts[1:2] == ["sessions"]:
             return await self._played(parts, method, scope, receive)
+        if parts[1:2] == ["openenv"]:
+            self._known(parts[0])
+            raw = await read_body(scope, receive, self._limits) if method == "POST" else b""
+            return 200, await self._openenv.describe(parts[0], parts[2:], method, raw)
         return 200, await self._for_clients(parts, method, scope, receive)
+
+    async def _socket(self, scope: dict[str, Any], receive: Any, send: Send) -> None:
+        """Serve a WebSocket of OpenEnv's clients; there are no others."""
+        _, *parts = [part for part in scope["path"].split("/") if part]
+        if parts[1:] != ["openenv", "ws"] or parts[0] not in self._specs:
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        await self._openenv.play(parts[0], scope, receive, send)
 
     async def _played(
         self, parts: list[str], method: str, scope: dict[str, Any], receive: Any

@@ -105,6 +105,11 @@ class PlayedSessions:
             finally:
                 played.used_at = time.monotonic()
 
+    def find(self, name: str) -> Session | None:
+        """Return the first attempt of an open session; None if there is none of that id."""
+        played = self._open.get(name)
+        return None if played is None else played.session
+
     async def sweep(self) -> None:
         """Close sessions that have received no request for ``environment_seconds``."""
         now = time.monotonic()
