@@ -56,6 +56,7 @@ class Env:
             the process.
         remaining: what is left of the budgets, set before :meth:`reset` and before each message is
             executed, for environments that show it to the agent.
+        acting_on: the assistant message that is being executed, set before its tool calls.
         rubric: scores attempts instead of :meth:`verify`.
         judge: the model that is asked for the rubric's judged parts; set in ``__init__``, usually
             from the configuration, ``ChatModel.model_validate(judge)``. An environment whose rubric
@@ -72,6 +73,7 @@ class Env:
     cancel_seconds: ClassVar[float] = CANCEL_SECONDS
     labels: Mapping[str, str] = {}
     remaining: Remaining = Remaining()
+    acting_on: Mapping[str, Any] = {}
     rubric: Rubric | None = None
     judge: ChatModel | None = None
 

@@ -102,7 +102,7 @@ class Instance:
 
     def execution(self, env: Env, message: Message, remaining: Remaining) -> Execution:
         """Return the execution of an assistant message, which is yet to be run."""
-        env.remaining = remaining
+        env.remaining, env.acting_on = remaining, message
         return Execution(
             env=env,
             worker=self.worker,

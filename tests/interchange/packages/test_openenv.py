@@ -89,11 +89,10 @@ async def test_equal_seeds_start_equal_episodes(guess: str) -> None:
 async def test_sessions_wait_for_a_server_with_one_place(guess: str, tmp_path: Path) -> None:
     """Four attempts at a server that has one session at a time: all are completed."""
     spec = EnvSpec(id="openenv", config={"url": guess})
-    script = [call(("act", f'{{"guess": {n}}}')) for n in (0, 1)]
-    policy = ScriptedPolicy(lambda task, sample: script)
+    policy = ScriptedPolicy([call(("act", f'{{"guess": {n}}}')) for n in (0, 1)])
     task = Task(id="g", data={"high": 1})
     async with Store(tmp_path / "run") as store:
-        async with Runner(spec, policy, [task], store=store, samples=4, concurrency=4) as runner:
+        async with Runner(spec, [task], policy, store=store, samples=4, concurrency=4) as runner:
             groups = [group async for group in runner]
     assert len(groups) == 1
     with Run(tmp_path / "run") as run:
