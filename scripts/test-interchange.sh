@@ -21,6 +21,9 @@ alone() {
 # OpenEnv and verifiers require different versions of the same packages.
 alone openenv "${PYTHON:-python3}" server 'openenv>=0.10'
 
+# The environments of verifiers' first API, which 0.4 no longer has; its traces are tested below.
+alone verifiers_environments "${PYTHON:-python3}" verifiers 'verifiers<0.4'
+
 # OpenHands requires Python 3.12.
 newer=
 for python in python3.14 python3.13 python3.12 "$HOME"/.pyenv/versions/3.1[2-9]*/bin/python; do
