@@ -119,7 +119,7 @@ def test_core_imports_nothing_heavy() -> None:
         "envs.search",
         "envs.swe",
         "envs.users",
-    "envs.verifiers",
+        "envs.verifiers",
         "rollout",
         "server",
         "adapters",
