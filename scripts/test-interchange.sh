@@ -41,7 +41,8 @@ venv=.venv-interchange
 "$venv/bin/pip" install --quiet --editable '.[data,inspect,server]' $tools \
     'fastapi>=0.115' 'inspect-ai>=0.3.285' 'mini-swe-agent>=2.4' 'openai>=2' 'verifiers>=0.4' 'pyautogui>=0.9.54'
 # Harbor declares Python 3.12; its models of trajectories also work with 3.11 and need pydantic only.
-# Of Atropos, only the API is used, which needs FastAPI.
-"$venv/bin/pip" install --quiet --no-deps --ignore-requires-python 'atroposlib>=0.4' 'harbor>=0.26'
+# Of Atropos, only the API is used, which needs FastAPI; of SWE-agent, the viewer, which needs PyYAML.
+"$venv/bin/pip" install --quiet --no-deps --ignore-requires-python \
+    'atroposlib>=0.4' 'harbor>=0.26' sweagent pyyaml
 # shellcheck disable=SC2086
 exec "$venv/bin/python" -m pytest -m interchange tests/interchange/packages $warnings "$@"

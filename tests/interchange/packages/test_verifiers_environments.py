@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.worlds import call
+from trajgym.adapters.interchange import import_run
 from trajgym.envs import EnvSpec, Session, tools_of
 from trajgym.rollout import Runner, ScriptedPolicy
 from trajgym.trajectory import InvalidInput, Run, Store, Task, text_of
@@ -170,3 +171,61 @@ def test_wrong_settings_are_named() -> None:
         spec_of("single").resolve().load_tasks("nowhere.jsonl")
     spec_of("single").make()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+class Canned(verifiers.clients.Client):  # type: ignore[misc, name-defined, unused-ignore]
+    """Gives the same answers in every rollout."""
+
+    def __init__(self, answers: list[Any]) -> None:
+        self.answers = answers
+
+    async def get_response(self, prompt: Any, model: str, *_: Any, **__: Any) -> Any:
+        turn = sum(one.role == "assistant" for one in prompt)
+        return verifiers.types.Response(
+            id="r", created=0, model=model, usage=None, message=self.answers[turn]
+        )
+
+    async def close(self) -> None:
+        return
+
+    setup_client = to_native_tool = to_native_prompt = close
+    get_native_response = raise_from_native_response = from_native_response = close
+
+
+def answer_of(text: str, *calls: tuple[str, str]) -> Any:
+    made = [
+        verifiers.types.ToolCall(id=f"c{index}", name=name, arguments=arguments)
+        for index, (name, arguments) in enumerate(calls)
+    ]
+    return verifiers.types.ResponseMessage(
+        content=text, tool_calls=made or None, finish_reason="stop", is_truncated=False
+    )
+
+
+async def test_results_that_verifiers_writes_are_imported(tmp_path: Path) -> None:
+    """results.jsonl and metadata.json of an evaluation: messages, calls, tools, rewards."""
+    made = verifiers.load_environment(WORLDS, kind="tools")
+    client = Canned([answer_of("", ("add", '{"x": 1, "y": 1}')), answer_of("2")])
+    files = tmp_path / "files"
+    await made.evaluate(
+        client=client,
+        model="m",
+        num_examples=2,
+        rollouts_per_example=2,
+        results_path=files,
+        save_results=True,
+        state_columns=[],
+    )
+    report = import_run("verifiers", files, tmp_path / "run")
+    assert (report.sessions, report.turns) == (4, 8)
+    with Run(tmp_path / "run") as run:
+        trees = list(run.sessions())
+    for tree in trees:
+        first, last = tree.turns
+        assert first.message["tool_calls"][0]["function"]["name"] == "add"
+        assert text_of(first.observation[0]) == "2"
+        assert text_of(last.message) == "2"
+        assert [one["function"]["name"] for one in tree.record.tools] == ["add", "fail"]
+        assert first.policy == "imported:m"
+    scores = [tree.attempts[0].outcome.score for tree in trees if tree.attempts[0].outcome]
+    assert sorted(scores) == [0.5, 0.5, 1.5, 1.5]

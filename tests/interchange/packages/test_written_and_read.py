@@ -279,6 +279,23 @@ def test_mini_swe_agent_reads_our_files(tmp_path: Path) -> None:
     )
 
 
+# SWE-agent -----------------------------------------------------------------------------------
+
+
+def test_swe_agents_viewer_reads_our_files(tmp_path: Path) -> None:
+    """The viewer of the released package shows the conversation and how it ended."""
+    server = pytest.importorskip("inspector.server")
+    trees = golden("parallel_calls", "truncated")
+    out = sent("swe-agent", trees, tmp_path / "out")
+    files = sorted(out.rglob("*.traj"))
+    assert len(files) == len(trees)
+    for file in files:
+        content = server.load_content(str(file), {}, {})
+        assert [one["role"] for one in content["history"]][:1] != []
+        assert all(isinstance(one["content"], str) for one in content["history"])
+        assert server.get_status(str(file))
+
+
 # OpenAI --------------------------------------------------------------------------------------
 
 
@@ -446,6 +463,14 @@ def test_atropos_takes_our_groups(tmp_path: Path) -> None:
     for line in lines:
         found = by_ids[json.dumps(line["tokens"])]
         assert {name: found[name] for name in fields} == {name: line[name] for name in fields}
+    (tmp_path / "batch").mkdir()
+    written = "\n".join(json.dumps(one) for one in batch)
+    (tmp_path / "batch" / "groups.jsonl").write_text(written)
+    back, _, report = imported("atropos", tmp_path / "batch", tmp_path / "run")
+    assert report.exact == report.turns == sum(len(tree.turns) for tree in trees)
+    assert {str(tree.sequence(tree.turns[-1]).tolist()) for tree in back} == {
+        str(tree.sequence(tree.turns[-1]).tolist()) for tree in trees
+    }
 
 
 # OpenHands -----------------------------------------------------------------------------------
