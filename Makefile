@@ -38,7 +38,7 @@ test-verl:  ## verl's own workers, trainers and estimators, on this CPU.
 test-areal:  ## AReaL's own executor, proxy and actor, on this CPU.
 	PYTHON=$(PYTHON) TORCH='$(TORCH)' scripts/test-areal.sh
 
-test-ray:  ## The fleet on real Ray clusters of this machine, whose nodes and actors are killed.
+test-ray: system  ## The fleet on real Ray clusters of this machine, whose nodes and actors are killed.
 	PYTHON='$(PYTHON)' scripts/test-ray.sh
 
 test-gradient:  ## One gradient: TRL's, verl's and AReaL's losses on the same sessions.

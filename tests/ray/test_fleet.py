@@ -34,6 +34,15 @@ if TYPE_CHECKING:
     from trajgym.rollout import PolicyRequest, Progress
 
 ROOT = Path(__file__).parents[2]
+DOCKER = pytest.param(
+    "docker",
+    marks=[
+        pytest.mark.docker,
+        pytest.mark.skipif(
+            os.environ.get("TRAJGYM_TEST_DOCKER") == "0", reason="TRAJGYM_TEST_DOCKER=0"
+        ),
+    ],
+)
 
 
 def waiting(folder: Path) -> set[int]:
@@ -208,7 +217,7 @@ def box_policy() -> Policy:
     return ScriptedPolicy(answer)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("docker", marks=pytest.mark.docker), "embedded"])
+@pytest.mark.parametrize("kind", [DOCKER, "embedded"])
 async def test_no_sandbox_is_left_by_a_killed_actor(
     kind: str, nodes: Nodes, tmp_path: Path
 ) -> None:
