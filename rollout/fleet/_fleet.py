@@ -521,7 +521,7 @@ class Fleet:
         try:
             async with asyncio.timeout(self.limits.open):
                 await self._launcher.tidy(node, self._environments)
-        except Exception:
+        except Exception:  # boundary: environments and Ray; raised again for this machine
             if not node:
                 raise
             _log.exception("what a dead process left on node %s may still be there", node)

@@ -221,7 +221,7 @@ class RayLauncher:
         tidying = partial(on_node, node, tidy_node, list(environments), str(Path.cwd()))
         try:
             await asyncio.to_thread(tidying, seconds=_PROBE * 2)
-        except Exception:
+        except Exception:  # boundary: Ray; raised again unless the node has left
             if await asyncio.to_thread(_is_alive, node):
                 raise
             return False
