@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -96,7 +98,7 @@ the a file test error line function returns value class import path run command 
 module list index key name string number call result expected got assert fix patch
 """
 WORDS = np.array(_WORDS.split())
-BASE = 800
+BASE = 1000
 """Sessions that are made; further ones are copies of them under other ids."""
 
 
@@ -204,7 +206,8 @@ def a_turn(chance: np.random.Generator, turn: int, at: int, prompt: str, session
 
 
 def measure(command: list[str], run: Path, evaluation: Path, out: Path) -> dict[str, float]:
-    """Return seconds, CPU seconds and peak resident memory (MB) of a command."""
+    """Return seconds, CPU seconds, peak resident memory (MB) and the load before a command."""
+    load = os.getloadavg()[0]
     places = {"RUN": str(run), "OUT": str(out), "EVAL": str(evaluation)}
     words = [places.get(word, word.replace("RUN/", f"{run}/")) for word in command]
     shutil.rmtree(out, ignore_errors=True)
@@ -216,7 +219,7 @@ def measure(command: list[str], run: Path, evaluation: Path, out: Path) -> dict[
     )
     shutil.rmtree(out, ignore_errors=True)
     found: dict[str, float] = json.loads(done.stdout)
-    return found
+    return found | {"load": round(load, 1)}
 
 
 def main() -> None:
@@ -261,7 +264,8 @@ def write_figures(path: Path | None, turns: int, figures: dict[str, dict[str, ob
     """Write what was measured so far."""
     if path is not None:
         when = datetime.now(UTC).isoformat(timespec="seconds")
-        found = {"when": when, "turns": turns, "commands": figures}
+        machine = {"cpus": os.cpu_count(), "python": platform.python_version()}
+        found = {"when": when, **machine, "turns": turns, "commands": figures}
         path.write_text(json.dumps(found, indent=1) + "\n")
 
 

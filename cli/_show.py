@@ -12,7 +12,6 @@ from rich.panel import Panel
 from rich.text import Text
 
 from trajgym.cli._terminal import print_json, print_table
-from trajgym.rollout.evaluation import Spent
 from trajgym.trajectory import InvalidInput, Run, blob_hashes, text_of, tool_calls_of
 
 if TYPE_CHECKING:
@@ -292,6 +291,8 @@ def _ending(attempt: Attempt) -> Text:
 
 
 def _tokens(tree: SessionTree) -> Text:
+    from trajgym.rollout.evaluation import Spent  # a list of sessions needs no rollout
+
     spent = Spent()
     spent.add_session(tree, None)
     return Text(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
+from rich.text import Text
 from typer.testing import CliRunner
 
 from tests import worlds
 from trajgym.cli import app, main
+from trajgym.cli._terminal import print_table
 from trajgym.trajectory import InvalidInput, Run
 
 ROOT = Path(__file__).parent.parent
@@ -230,3 +234,42 @@ def test_ray_that_is_not_installed_is_named(
     assert ended.value.code == 2
     assert "pip install 'trajgym[ray]'" in " ".join(capsys.readouterr().err.split())
     assert not out.exists()
+
+
+def test_long_tables_lose_no_text(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal, a cell that is wider than the first ones is folded; the lines fit."""
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    cause = "日本 the end of\x1b[31m it " * 8
+    rows: list[list[str | Text]] = [
+        [f"s{n}", Text("solved", style="green"), str(n), "" if n < 1999 else cause]
+        for n in range(2000)
+    ]
+    names = ["id", "status", "turns", "cause"]
+    print_table(names, rows, right=["turns"], whole=names[:3])
+    lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[:2] == ["id    status  turns  cause", "s0    solved      0"]
+    first = next(at for at, line in enumerate(lines) if line.startswith("s1999"))
+    assert first == 2000
+    assert len(lines) > 2001
+    assert max(map(cell_len, lines)) <= 60
+    start = lines[first].index("日")
+    text = lines[first][start:] + "".join(line.strip() for line in lines[first + 1 :])
+    assert text.replace(" ", "") == "日本theendof\ufffd[31mit" * 8
+
+
+def test_a_table_of_many_rows_has_one_line_each(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The columns of later rows stand below those of the first ones."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    print_table(
+        ["id", "n"], ([f"s{n}", str(n)] for n in range(5000)), right=["n"], whole=["id", "n"]
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5001
+    assert [line.split() for line in lines[1:]] == [[f"s{n}", str(n)] for n in range(5000)]
+    assert len({len(line) for line in lines[1:1000]}) == 1

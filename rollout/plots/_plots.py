@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 from bisect import bisect_right
 from collections import Counter
-from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from trajgym.rollout.plots._data import Plot, Series
-from trajgym.rollout.plots._tally import BIN, Endings, Sums, Tally, Values
-from trajgym.trajectory import InvalidInput
+from trajgym.rollout.plots._tally import BIN, Endings, Sums, Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from trajgym.rewards import Advantages, Rewards, RunValues
-    from trajgym.trajectory import Run
-
-__all__ = ["PLOTS", "plot_data"]
+__all__ = ["PLOTS"]
 
 _ROWS = 15
 """Most labels of horizontal bars; the rest is summed up."""
@@ -29,44 +23,6 @@ _BARS = 40
 _TIMES = 24
 """Bins of a time axis."""
 _STATUSES = ("ok", "error", "invalid", "timeout", "not_executed")
-
-
-def plot_data(
-    run: Run, *, values: Sequence[Rewards | Advantages | RunValues] = (), stored: bool = True
-) -> list[Plot]:
-    """Return the data of all plots of a run, in one pass that holds one session at a time.
-
-    Beside counts, it holds a few bytes per session, group, task and failed attempt. Turns of
-    sub-agents, simulated users and side calls do not count, their tool calls do.
-
-    Args:
-        run: open; it may be in progress.
-        values: rewards and advantages to show beside those that are stored in the run.
-        stored: whether those that ``trajgym reward`` stored are shown.
-
-    Raises:
-        StoreCorrupt: the run is damaged.
-    """
-    tally = Tally()
-    left = {m.session for group in run.groups() for m in group.members if m.left}
-    for tree in run.sessions():
-        name = tree.record.id
-        found = _stored(run.derived(name)) if stored else {}
-        for one in values:
-            with suppress(InvalidInput):  # it is in no sealed group
-                turns = one.session(name).turns.tolist()
-                found[one.stamp.deriver] = Values(one.kind.__name__.lower(), turns)
-        tally.add(tree, found, left=name in left)
-    return [make(tally) for make in PLOTS.values()]
-
-
-def _stored(bodies: Mapping[str, bytes]) -> dict[str, Values]:
-    found = {}
-    for name, body in bodies.items():
-        stored = json.loads(body)
-        if stored.get("values"):
-            found[name] = Values(stored.get("kind", "rewards"), stored["values"])
-    return found
 
 
 def success_by_turn(tally: Tally) -> Plot:

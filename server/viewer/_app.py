@@ -14,6 +14,7 @@ from trajgym.server._limits import Limits
 from trajgym.server.viewer._groups import describe_group
 from trajgym.server.viewer._library import Library
 from trajgym.server.viewer._page import page_files
+from trajgym.server.viewer._plots import RunPlots
 from trajgym.server.viewer._session import describe_session, describe_turn
 from trajgym.server.viewer._tokens import describe_tokens
 from trajgym.server.viewer._values import describe_derivers, group_of, trees_of, values_of
@@ -86,6 +87,7 @@ class Viewer:
         self._tokens = Auth(token)
         self._decode = decode
         self.library = Library(path, place=place)
+        self.plots = RunPlots(self.library)
         self._files = page_files()
         run = "/api/runs/{run}"
         reads: dict[str, Callable[..., Any]] = {
@@ -102,6 +104,7 @@ class Viewer:
             f"{run}/groups/{{group}}": self._group,
             f"{run}/groups/{{group}}/values": self._group_values,
             f"{run}/failures": self._failures,
+            f"{run}/plots": self._plots,
         }
         self._app = Starlette(
             routes=[
@@ -127,11 +130,13 @@ class Viewer:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+            await asyncio.to_thread(self.plots.close)
             await asyncio.to_thread(self.library.close)
 
     async def _keep_fresh(self) -> None:
         while True:
             complete = await asyncio.to_thread(self.library.refresh)
+            complete &= await asyncio.to_thread(self.plots.advance)
             await asyncio.sleep(_IDLE if complete else 0)
 
     # Answers --------------------------------------------------------------------------------
@@ -304,6 +309,9 @@ class Viewer:
             "causes": catalog.failures(),
             "tools": sorted(tools, key=lambda tool: -tool["failed"]),
         }
+
+    def _plots(self, query: _Query, run: str) -> Any:
+        return self.plots.describe(run, after=query.number("after", int))
 
 
 class _Query:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,13 @@ import pytest_asyncio
 
 from tests.store.records import record, turn
 from tests.viewer.runs import HOSTILE, write_run, write_screens
+from trajgym.cli._reward import run_reward
 from trajgym.rewards import get_deriver
+from trajgym.rollout.plots import plot_data
 from trajgym.server import running
 from trajgym.server.viewer import Viewer
+from trajgym.server.viewer._library import Library
+from trajgym.server.viewer._plots import RunPlots
 from trajgym.trajectory import InvalidInput, Run, Store
 
 TOKEN = {"Authorization": "Bearer secret"}
@@ -57,7 +63,12 @@ async def get(client: httpx.AsyncClient, path: str, **query: Any) -> Any:
 async def test_data_needs_the_token(client: httpx.AsyncClient) -> None:
     """Without the token there is the page and nothing else; nothing can be written."""
     paths = ["", "/one", "/one/facets", "/one/sessions", "/one/sessions/hostile", "/one/groups"]
-    paths += ["/one/failures", "/one/sessions/g1-0/turns/0/tokens", f"/one/blobs/{'0' * 64}"]
+    paths += [
+        "/one/failures",
+        "/one/plots",
+        "/one/sessions/g1-0/turns/0/tokens",
+        f"/one/blobs/{'0' * 64}",
+    ]
     for path in paths:
         for headers in ({}, {"Authorization": "Bearer wrong"}):
             async with httpx.AsyncClient(base_url=client.base_url, headers=headers) as other:
@@ -218,3 +229,91 @@ async def test_a_run_appears_when_it_is_written(tmp_path: Path) -> None:
                     await asyncio.sleep(0.05)
             (row,) = (await get(client, "/api/runs/run/sessions"))["rows"]
             assert (row["status"], row["turns"]) == ("running", 2)
+
+
+async def plots_of(client: httpx.AsyncClient, run: str, sessions: int) -> dict[str, Any]:
+    """Wait until the plots are of so many sessions, two minutes at most."""
+    async with asyncio.timeout(120):
+        while True:
+            found = await get(client, f"/api/runs/{run}/plots")
+            if found["complete"] and found["sessions"] == sessions:
+                return found
+            await asyncio.sleep(0.05)
+
+
+async def test_plots_are_those_of_the_command(client: httpx.AsyncClient, runs: Path) -> None:
+    """The data is what `trajgym plot --json` prints; a client that has it gets it once."""
+    with Run(runs / "one") as run:
+        expected = [plot.to_json() for plot in plot_data(run)]
+        sessions = sum(1 for _ in run.summaries())
+    found = await plots_of(client, "one", sessions)
+    assert found["plots"] == json.loads(json.dumps(expected))
+    again = await get(client, "/api/runs/one/plots", after=found["version"])
+    assert "plots" not in again
+    assert again["version"] == found["version"]
+    assert (await client.get("/api/runs/none/plots")).status_code == 404
+
+
+async def test_plots_follow_the_run(tmp_path: Path) -> None:
+    """New sessions, and values that are stored later, appear in the plots."""
+    write_run(tmp_path / "runs" / "live")
+    with Run(tmp_path / "runs" / "live") as run:
+        sessions = sum(1 for _ in run.summaries())
+    viewer = Viewer(tmp_path / "runs", "secret", place=lambda run: tmp_path / f"{run.name}.db")
+    async with (
+        running(viewer) as url,
+        httpx.AsyncClient(base_url=url, headers=TOKEN, timeout=60) as client,
+    ):
+        await plots_of(client, "live", sessions)
+        with Store(tmp_path / "runs" / "live") as store:
+            store.begin_session(record("new"))
+            store.append_turn("new", turn(0)).wait()
+        await plots_of(client, "live", sessions + 1)
+        run_reward(tmp_path / "runs" / "live", "grpo", {})
+        async with asyncio.timeout(120):
+            while True:
+                plots = {
+                    one["name"]: one
+                    for one in (await plots_of(client, "live", sessions + 1))["plots"]
+                }
+                if [one["name"] for one in plots["advantages"]["series"]] == ["grpo"]:
+                    break
+                await asyncio.sleep(0.05)
+
+
+def test_a_large_run_is_counted_in_parts(tmp_path: Path) -> None:
+    """Until all sessions have been counted, the plots are of the ones that were."""
+    write_run(tmp_path / "run")
+    with Run(tmp_path / "run") as run:
+        sessions = sum(1 for _ in run.summaries())
+    with Library(tmp_path) as library, RunPlots(library) as plots:
+        assert plots.advance(0) is True  # nobody has asked
+        asked = plots.describe("run")
+        assert (asked["sessions"], asked["complete"], asked["plots"]) == (0, False, [])
+        assert plots.advance(0) is False
+        part = plots.describe("run", after=asked["version"])
+        assert (part["sessions"], part["complete"]) == (1, False)
+        assert part["plots"]
+        while not plots.advance(0):
+            assert plots.describe("run")["counted"] <= sessions
+        whole = plots.describe("run")
+        assert (whole["sessions"], whole["complete"]) == (sessions, True)
+        assert plots.advance(0) is True
+
+
+def test_plots_of_a_damaged_run_say_so(tmp_path: Path) -> None:
+    """The error is part of the answer, and what was counted before is kept."""
+    write_run(tmp_path / "run")
+    with Library(tmp_path) as library, RunPlots(library) as plots:
+        plots.describe("run")
+        while not plots.advance(10):
+            pass
+        with sqlite3.connect(tmp_path / "run" / "store.sqlite") as file:
+            file.execute("UPDATE turns SET body = 'x'")
+        file.close()
+        before = plots.describe("run")
+        plots._known["run"].again = 0.0
+        plots.advance(10)
+        after = plots.describe("run")
+        assert "Turn" in after["error"]
+        assert after["plots"] == before["plots"]

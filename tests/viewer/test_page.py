@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import pytest_asyncio
 
@@ -18,6 +19,7 @@ from tests.viewer.runs import write_long, write_run, write_screens
 from trajgym.envs.gui import Browser, browser_spec
 from trajgym.envs.gui.actions import GoTo, PressKeys, Size, TypeText
 from trajgym.envs.sandbox import DockerProvider
+from trajgym.rollout.plots import PLOTS, plot_data
 from trajgym.server import running
 from trajgym.server.viewer import Viewer, export_session
 from trajgym.trajectory import Attempt, Outcome, Run, Status, Store
@@ -163,9 +165,9 @@ async def test_text_of_a_run_is_never_markup(page: Page) -> None:
         await page.open(f"#/run/demo/session/hostile?{view}")
         await page.until(f"{TITLE}?.startsWith('<script>window.stolen')", True)
         await page.until("document.querySelectorAll('[aria-selected=true][role=tab]').length", 1)
-    for route in ("sessions", "failures"):
+    for route in ("sessions", "failures", "plots"):
         await page.open(f"#/run/demo/{route}")
-        await page.until("document.body.innerText.includes('<script>window.stolen')", True)
+        await page.until("document.body.textContent.includes('<script>window.stolen')", True)
         assert await page.count("main script, main img, a[href^=javascript]") == 0
     assert await page.see("window.stolen === undefined") is True
     # And the policy would stop what a mistake let in.
@@ -269,6 +271,47 @@ async def test_failures_lead_to_their_sessions(page: Page) -> None:
     assert "the container exited with status N after N s" in await page.see(f"{row}.innerText")
     await page.see(f"void {row}.querySelector('a').click()")
     await page.until(ROWS, ["g1-3"])
+
+
+async def test_plots_are_drawn_from_the_run(page: Page) -> None:
+    """Marks stand for the data, a tool leads to its sessions, and themes have their colours."""
+    await page.open("#/run/demo/plots")
+    await page.until("document.querySelectorAll('.plot').length", len(PLOTS))
+    await page.until("document.querySelector('.plots [role=status]').textContent", "16 sessions")
+    with Run(page.runs / "demo") as run:
+        plots = {plot.name: plot for plot in plot_data(run)}
+    for name, plot in plots.items():
+        card = f"document.querySelector('.plot[data-name={name}]')"
+        assert await page.see(f"{card}.querySelector('h2').textContent") == plot.title
+        assert await page.see(f"{card}.innerText.includes({json.dumps(plot.note)})")
+        drawn = await page.see(
+            f"{card}.querySelectorAll('.plot-bar, .plot-point, .plot-hit').length"
+        )
+        values = [value for one in plot.series for value in one.y if value is not None]
+        assert drawn == (
+            len(values) if plot.kind == "lines" else sum(value > 0 for value in values)
+        )
+    assert not plots["tool-use"].empty
+    bars = "[...document.querySelectorAll('.plot[data-name=tool-use] .plot-bar')]"
+    widths = await page.see(f"{bars}.map(e => Number(e.getAttribute('width')))")
+    counts = [value for one in plots["tool-use"].series for value in one.y if value]
+    texts = await page.see(f"{bars}.map(e => Number(e.textContent.split(': ').at(-1)))")
+    assert sorted(texts) == sorted(counts)
+    assert np.allclose(np.array(widths) / widths[0], np.array(texts) / texts[0], atol=0.02)
+    summary = "document.querySelector('.plot[data-name=success-by-turn] summary')"
+    await page.see(f"void {summary}.click()")
+    cells = each(".plot[data-name=success-by-turn] tbody tr")
+    await page.until(f"{cells}.length", len(plots["success-by-turn"].x))
+    colour = "getComputedStyle(document.querySelector('.plot-line')).stroke"
+    seen = []
+    for theme in ("light", "dark"):
+        await page.see(f"void (document.documentElement.dataset.theme = '{theme}')")
+        seen.append(await page.see(colour))
+    await page.see("void delete document.documentElement.dataset.theme")
+    assert seen[0] != seen[1]
+    tool = plots["tool-use"].x[0]
+    await page.click(".plot[data-name=tool-use] a")
+    await page.until("location.hash", f"#/run/demo/sessions?tool={tool}")
 
 
 async def test_a_long_session_is_built_where_it_is_read(page: Page) -> None:

@@ -6,6 +6,7 @@ import { go, link, readRoute } from "./route.js";
 import { groupView } from "./compare.js";
 import { failuresView, runsView } from "./failures.js";
 import { groupsView } from "./groups.js";
+import { plotsView } from "./plots.js";
 import { sessionView } from "./session.js";
 import { sessionsView } from "./sessions.js";
 
@@ -60,7 +61,7 @@ main.addEventListener("problem", event => shell.problem(event.detail));
 
 function drawTop(parts) {
   const [kind, run, section, id] = parts;
-  const names = { sessions: "Sessions", groups: "Groups", failures: "Failures" };
+  const names = { sessions: "Sessions", groups: "Groups", failures: "Failures", plots: "Plots" };
   if (embedded) { put(crumbs, h("span", {}, embedded.session.task), h("span", { class: "dim" }, ` exported from ${embedded.overview.name}`)); return; }
   put(crumbs, ...[h("a", { href: "#/runs" }, "runs"), kind === "run" && h("a", { href: link(["run", run, "sessions"]) }, run.replaceAll("~", "/")),
     section === "session" && h("span", { class: "mono" }, id), section === "group" && h("span", { class: "mono" }, id)].filter(Boolean).flatMap((part, at) => (at ? [h("span", { class: "dim", "aria-hidden": "true" }, " / "), part] : [part])));
@@ -82,6 +83,7 @@ async function make(parts, query) {
   if (section === "groups") return groupsView(run, query, shell);
   if (section === "group") return groupView(run, id, query, shell);
   if (section === "failures") return failuresView(run, shell);
+  if (section === "plots") return plotsView(run, shell);
   return sessionsView(run, query, shell);
 }
 
@@ -142,6 +144,7 @@ async function poll() {
           shell.overview = { ...shell.overview, ...found };
           drawState();
           if (news) await view.changed?.();
+          else await view.tick?.();
           if (!found.error && !alert.hidden && alert.dataset.polling) { alert.hidden = true; delete alert.dataset.polling; }
         }
       } else await view.polled?.();
