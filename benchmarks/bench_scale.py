@@ -35,7 +35,7 @@ from benchmarks.scale import Cluster, Costs, Found, Workload, measure, simulate
 
 SIZES = ((1, 100), (10, 1_000), (100, 10_000), (1_000, 100_000), (10_000, 100_000))
 """Engines and sandboxes."""
-GENERATIONS = 3.0
+GENERATIONS = 2.0
 """Sessions for each place; more where there are few places."""
 WAITS = ("start", "process", "engine", "action", "core", "verify", "held")
 """Parts of the time that a session has its place for, in order."""

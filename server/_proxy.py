@@ -7,6 +7,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Protocol
 
+from trajgym.envs._current import current_session
 from trajgym.server._auth import Auth, bearer_of
 from trajgym.server._errors import Refused, ServerError
 from trajgym.server._http import json_object, respond
@@ -99,6 +100,7 @@ class Proxy:
             if path not in _DIALECTS:
                 raise Refused(404, f"no endpoint /{path} here", kind="not_found_error")
             session = self._book.find(session_id)
+            current_session.set(session_id)  # a request has a task of its own
             await self._call(session, dialect, path, raw, scope, receive, send)
         except ClientGone:
             return

@@ -210,10 +210,10 @@ class _Simulation:
         while self.delivered < goal:
             now = self.next()
         self.reset()
-        since, before = now, self.worked()
+        since, before = now, self.worked(now)
         while self.delivered < goal:
             now = self.next()
-        return self.found(now - since, before)
+        return self.found(now, now - since, before)
 
     def next(self) -> float:
         now, _, step, subject = heappop(self.events)
@@ -301,11 +301,16 @@ class _Simulation:
 
     # Figures ------------------------------------------------------------------------------
 
-    def worked(self) -> list[float]:
-        pools: list[list[Any]] = [self.processes, self.deliveries, self.nodes]
-        return [sum(one.worked for one in pool) for pool in pools]
+    def worked(self, now: float) -> list[float]:
+        """Return the seconds of work done so far by processes, deliveries and cores."""
+        served = [
+            sum(one.worked - max(0.0, one.free - now) for one in pool)
+            for pool in (self.processes, self.deliveries)
+        ]
+        ahead = sum(max(0.0, free - now) for node in self.nodes for free in node.cores)
+        return [*served, sum(node.worked for node in self.nodes) - ahead]
 
-    def found(self, seconds: float, before: list[float]) -> Found:
+    def found(self, now: float, seconds: float, before: list[float]) -> Found:
         cluster, rate = self.cluster, self.delivered / seconds
         servers = (
             len(self.processes),
@@ -314,8 +319,10 @@ class _Simulation:
         )
         names = ("processes", "delivery", "cores")
         busy = {
-            name: (now - then) / seconds / number
-            for name, now, then, number in zip(names, self.worked(), before, servers, strict=True)
+            name: (after - then) / seconds / number
+            for name, after, then, number in zip(
+                names, self.worked(now), before, servers, strict=True
+            )
         }
         waits = {cause: total / self.delivered for cause, total in self.waits.items()}
         turns = rate * self.workload.turns
