@@ -130,7 +130,7 @@ def _keep(
     total = 0.0
     for number, file in enumerate(files):
         with Store(file) as store, store.read() as part:
-            for session, found in values.sessions():
+            for at, (session, found) in enumerate(values.sessions(), start=1):
                 named = found.named_spans()
                 if not number:
                     sessions += 1
@@ -144,7 +144,7 @@ def _keep(
                 if outcomes is not None:
                     body["outcomes"] = outcomes
                 ack = store.put_derived(session, name, json.dumps(body).encode())
-                if sessions % _WRITES == 0:
+                if at % _WRITES == 0:
                     ack.wait()  # else writes would pile up in memory
     return {
         "kind": head["kind"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import groupby, islice
@@ -15,7 +16,7 @@ import numpy as np
 from trajgym.rewards._combined import common_table, widest_scope
 from trajgym.rewards._errors import MissingSignals
 from trajgym.rewards._values import SessionValues
-from trajgym.trajectory import Group, InvalidInput, Member
+from trajgym.trajectory import Group, InvalidInput, Member, StoreError
 from trajgym.trajectory._internal import Closing
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class RunValues(Closing):
         """Sessions that lack signals that the deriver reads, by what they lack."""
         self.total = 0
         """Number of sessions of sealed groups."""
-        self._file = _temporary(
+        self._file = _Scratch(
             "CREATE TABLE found (session TEXT PRIMARY KEY, turns BLOB, spans BLOB, starts BLOB, "
             "ids BLOB)"
         )
@@ -125,6 +126,7 @@ def derive_run(
     Raises:
         MissingSignals: sessions lack signals that a deriver reads, and the rule is ``error``.
         InvalidInput: a deriver refuses the sessions.
+        StoreError: the temporary file can't be written.
         StoreCorrupt: the run is damaged.
     """
     found = [RunValues(deriver) for deriver in derivers]
@@ -182,7 +184,7 @@ class _Members:
     """
 
     def __init__(self, run: Run) -> None:
-        self._file = _temporary(
+        self._file = _Scratch(
             "CREATE TABLE groups (number INTEGER PRIMARY KEY, id TEXT, task TEXT, planned INTEGER)",
             "CREATE TABLE members (session TEXT PRIMARY KEY, number INTEGER, place INTEGER, "
             "sample INTEGER, left TEXT)",
@@ -251,12 +253,35 @@ def _whole(groups: Iterable[Group]) -> Iterator[_Batch]:
         yield _Batch(batch)
 
 
-def _temporary(*statements: str) -> sqlite3.Connection:
-    """Return a database in a temporary file, which SQLite deletes when it is closed."""
-    file = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-    for statement in ("PRAGMA journal_mode = OFF", "PRAGMA synchronous = OFF", *statements):
-        file.execute(statement)
-    return file
+class _Scratch:
+    """A database in a temporary file, which SQLite deletes when it is closed."""
+
+    def __init__(self, *statements: str) -> None:
+        self._connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        for statement in ("PRAGMA journal_mode = OFF", "PRAGMA synchronous = OFF", *statements):
+            self.execute(statement)
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        with _translated():
+            return self._connection.execute(sql, values)
+
+    def executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        with _translated():
+            self._connection.executemany(sql, rows)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise StoreError(
+            f"values can't be kept in a temporary file: {error}; set TMPDIR to a directory with "
+            "enough space",
+        ) from error
 
 
 def _packed(values: SessionValues) -> tuple[Any, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -32,7 +32,16 @@ from trajgym.rewards import (
 from trajgym.rewards import _run_values as run_values
 from trajgym.rewards._check import _group as generated
 from trajgym.rewards._check import _groups as sealed
-from trajgym.trajectory import Group, InvalidInput, Member, Run, SessionTree, Store, build_rows
+from trajgym.trajectory import (
+    Group,
+    InvalidInput,
+    Member,
+    Run,
+    SessionTree,
+    Store,
+    StoreError,
+    build_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -198,3 +207,18 @@ def test_memory_does_not_grow_with_the_run(tmp_path: Path, derivers: list[Derive
             finally:
                 tracemalloc.stop()
     assert peaks[1] < 1.3 * peaks[0], peaks
+
+
+def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the temporary file can't grow, the error says where it is and what to do."""
+    trees = [tree for number in range(60) for tree in generated(number, 0)]
+    write(tmp_path, trees, sealed(trees), 1)
+    create = run_values._Scratch.__init__
+
+    def small(self: Any, *statements: str) -> None:
+        create(self, *statements)
+        self.execute("PRAGMA max_page_count = 1")
+
+    monkeypatch.setattr(run_values._Scratch, "__init__", small)
+    with Run(tmp_path) as run, pytest.raises(StoreError, match=r"full; set TMPDIR"):
+        derive_run(run, GRPO())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sqlite3
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,12 @@ import pytest_asyncio
 from tests.store.records import record, turn
 from tests.viewer.runs import HOSTILE, write_run, write_screens
 from trajgym.cli._reward import run_reward
-from trajgym.rewards import get_deriver
+from trajgym.rewards import GRPO, get_deriver
 from trajgym.rollout.plots import plot_data
 from trajgym.server import running
 from trajgym.server.viewer import Viewer
 from trajgym.server.viewer._library import Library
+from trajgym.server.viewer._page import page_files
 from trajgym.server.viewer._plots import RunPlots
 from trajgym.trajectory import InvalidInput, Run, Store
 
@@ -235,7 +238,7 @@ async def plots_of(client: httpx.AsyncClient, run: str, sessions: int) -> dict[s
     """Wait until the plots are of so many sessions, two minutes at most."""
     async with asyncio.timeout(120):
         while True:
-            found = await get(client, f"/api/runs/{run}/plots")
+            found: dict[str, Any] = await get(client, f"/api/runs/{run}/plots")
             if found["complete"] and found["sessions"] == sessions:
                 return found
             await asyncio.sleep(0.05)
@@ -317,3 +320,27 @@ def test_plots_of_a_damaged_run_say_so(tmp_path: Path) -> None:
         after = plots.describe("run")
         assert "Turn" in after["error"]
         assert after["plots"] == before["plots"]
+
+
+def test_no_name_is_declared_by_two_modules_of_the_page() -> None:
+    """An exported file has all modules in one scope."""
+    declared = re.compile(r"^(?:export )?(?:async )?(?:const|let|function|class) (\w+)", re.M)
+    names = Counter(
+        name
+        for file, found in page_files().items()
+        if file.endswith(".js")
+        for name in declared.findall(found.data.decode())
+    )
+    assert [name for name, n in names.items() if n > 1] == []
+
+
+async def test_values_that_compare_a_whole_run_are_marked(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is derived for one group alone is not what the run's values would be."""
+    path = "/api/runs/one/groups/g1/values"
+    (found,) = await get(client, path, **{"with": "grpo"})
+    assert found["partial"] is False
+    monkeypatch.setattr(GRPO, "depends_on", "run")
+    (found,) = await get(client, path, **{"with": "grpo"})
+    assert found["partial"] is True

@@ -1,15 +1,15 @@
 // The plots of a run, drawn from their data: lines, steps, bars and rows of bars.
 
-import { count, fixed, h, percent, put, s } from "./dom.js";
+import { brief, count, fixed, h, percent, put, s } from "./dom.js";
 import { get } from "./data.js";
 import { link } from "./route.js";
 
 const WIDTH = 480;
 const HEIGHT = 232;
-const LEFT = 60;
-const RIGHT = 14;
-const TOP = 8;
-const BOTTOM = 40;
+const PLOT_LEFT = 60;
+const PLOT_RIGHT = 14;
+const PLOT_TOP = 8;
+const PLOT_BOTTOM = 40;
 const ROW = 24;
 const LABELS = 150;
 // Series of the same meaning have the same colour in every plot; the others take the free ones in turn.
@@ -84,26 +84,25 @@ const shownValue = (plot, value) => (value === null ? "–" : plot.shares ? perc
 function frame(plot, x, y, marks, { xText = value => shownNumber(value) } = {}) {
   return s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "plot-drawing", role: "img", "aria-label": `${plot.title}: ${plot.note}` },
     y.ticks.map(value => [
-      s("line", { class: "plot-grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y.at(value), y2: y.at(value) }),
-      s("text", { class: "plot-tick", x: LEFT - 7, y: y.at(value) + 3.5, "text-anchor": "end" }, plot.shares ? `${Number((100 * value).toPrecision(3))}%` : shownNumber(value)),
+      s("line", { class: "plot-grid", x1: PLOT_LEFT, x2: WIDTH - PLOT_RIGHT, y1: y.at(value), y2: y.at(value) }),
+      s("text", { class: "plot-tick", x: PLOT_LEFT - 7, y: y.at(value) + 3.5, "text-anchor": "end" }, plot.shares ? `${Number((100 * value).toPrecision(3))}%` : shownNumber(value)),
     ]),
-    x.ticks.map(value => s("text", { class: "plot-tick", x: x.at(value), y: HEIGHT - BOTTOM + 16, "text-anchor": "middle" }, xText(value))),
+    x.ticks.map(value => s("text", { class: "plot-tick", x: x.at(value), y: HEIGHT - PLOT_BOTTOM + 16, "text-anchor": "middle" }, xText(value))),
     marks,
-    s("line", { class: "plot-axis", x1: LEFT, x2: WIDTH - RIGHT, y1: HEIGHT - BOTTOM, y2: HEIGHT - BOTTOM }),
-    s("text", { class: "plot-label", x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 6, "text-anchor": "middle" }, plot.x_label),
-    s("text", { class: "plot-label", x: 12, y: (HEIGHT - BOTTOM) / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${(HEIGHT - BOTTOM) / 2})` }, plot.y_label));
+    s("line", { class: "plot-axis", x1: PLOT_LEFT, x2: WIDTH - PLOT_RIGHT, y1: HEIGHT - PLOT_BOTTOM, y2: HEIGHT - PLOT_BOTTOM }),
+    s("text", { class: "plot-label", x: (PLOT_LEFT + WIDTH - PLOT_RIGHT) / 2, y: HEIGHT - 6, "text-anchor": "middle" }, plot.x_label),
+    s("text", { class: "plot-label", x: 12, y: (HEIGHT - PLOT_BOTTOM) / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${(HEIGHT - PLOT_BOTTOM) / 2})` }, plot.y_label));
 }
 
-const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
-const shownNumber = value => (Math.abs(value) >= 1e6 ? compact.format(value) : count(Number(value.toPrecision(6)))).replace("-", "−");
+const shownNumber = value => (Math.abs(value) >= 1e6 ? brief(value) : count(Number(value.toPrecision(6)))).replace("-", "−");
 
-const floor = HEIGHT - BOTTOM;
+const floor = HEIGHT - PLOT_BOTTOM;
 const numbers = values => values.filter(value => value !== null && value !== undefined);
 
 function lines(plot, colours) {
   const all = plot.series.flatMap(one => numbers([...one.y, ...(one.low ?? []), ...(one.high ?? [])]));
-  const x = scale(plot.x[0], plot.x.at(-1), LEFT + 8, WIDTH - RIGHT - 8, { whole: true });
-  const y = plot.shares ? scale(0, 1, floor, TOP + 6) : scale(Math.min(0, ...all), Math.max(...all), floor - 4, TOP + 6);
+  const x = scale(plot.x[0], plot.x.at(-1), PLOT_LEFT + 8, WIDTH - PLOT_RIGHT - 8, { whole: true });
+  const y = plot.shares ? scale(0, 1, floor, PLOT_TOP + 6) : scale(Math.min(0, ...all), Math.max(...all), floor - 4, PLOT_TOP + 6);
   const few = plot.x.length <= 30;
   const marks = plot.series.map((one, at) => {
     const points = one.y.map((value, k) => (value === null ? null : [x.at(plot.x[k]), y.at(value)]));
@@ -128,8 +127,8 @@ function pathOf(points) {
 
 function binned(plot, highest) {
   const whole = !plot.log_x && Math.abs(plot.x[0] % 1) === 0.5; // bins around whole numbers
-  const x = scale(plot.x[0], plot.x.at(-1), LEFT + 4, WIDTH - RIGHT - 4, { whole, log: plot.log_x });
-  return { x, y: scale(0, highest || 1, floor, TOP + 6, { whole: !plot.shares }) };
+  const x = scale(plot.x[0], plot.x.at(-1), PLOT_LEFT + 4, WIDTH - PLOT_RIGHT - 4, { whole, log: plot.log_x });
+  return { x, y: scale(0, highest || 1, floor, PLOT_TOP + 6, { whole: !plot.shares }) };
 }
 
 function rangeOf(plot, k) {
@@ -157,7 +156,7 @@ function bars(plot, colours) {
 
 function steps(plot, colours) {
   const { x, y } = binned(plot, Math.max(...plot.series.flatMap(one => numbers(one.y))));
-  const zero = plot.x[0] < 0 && plot.x.at(-1) > 0 && s("line", { class: "plot-zero", x1: x.at(0), x2: x.at(0), y1: TOP, y2: floor });
+  const zero = plot.x[0] < 0 && plot.x.at(-1) > 0 && s("line", { class: "plot-zero", x1: x.at(0), x2: x.at(0), y1: PLOT_TOP, y2: floor });
   const marks = plot.series.map((one, at) => {
     const outline = one.y.map((value, k) => `L ${x.at(plot.x[k])} ${y.at(value ?? 0)} L ${x.at(plot.x[k + 1])} ${y.at(value ?? 0)}`).join(" ");
     const path = `M ${x.at(plot.x[0])} ${floor} ${outline} L ${x.at(plot.x.at(-1))} ${floor}`;
