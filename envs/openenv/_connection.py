@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import Any
 
@@ -60,7 +61,10 @@ class Connection:
         return self._observation(await self._exchange({"type": "step", "data": action}))
 
     async def close(self) -> None:
-        """Close the connection, which ends the server's session."""
+        """Close the connection, which ends the server's session.
+
+        A connection that still waits for an answer is cut: its server may be busy for long.
+        """
         socket, self._socket = self._socket, None
         http, self._http = self._http, None
         try:
@@ -94,19 +98,17 @@ class Connection:
         socket = self._socket
         if socket is None:
             raise EnvironmentFault("env", f"{self._url}: the connection is closed")
-        answered = False
-        try:
+        self._socket = None  # until it has answered: a later request would receive this answer
+        # A server without a free session may have sent its answer already, and closed.
+        with contextlib.suppress(ConnectionError):
             await socket.send_str(json.dumps(message))
+        try:
             received = await socket.receive()
-            answered = received.type is aiohttp.WSMsgType.TEXT
         except (aiohttp.ClientError, ConnectionError) as error:
             raise EnvironmentFault("env", f"{self._url}: connection lost: {error}") from error
-        finally:
-            if not answered:  # a later request would receive this one's answer
-                self._socket = None
-                await socket.close()
-        if not answered:
+        if received.type is not aiohttp.WSMsgType.TEXT:
             raise EnvironmentFault("env", f"{self._url}: the server closed the connection")
+        self._socket = socket
         try:
             answer = json.loads(received.data)
         except ValueError as error:

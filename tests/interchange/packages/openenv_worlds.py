@@ -18,6 +18,9 @@ from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservatio
 from openenv.core.env_server.types import Action, Observation, State
 from pydantic import Field
 
+BUSY = threading.Event()
+"""What the guess 11 waits for."""
+
 
 class GuessAction(Action):
     """Guess the number."""
@@ -45,6 +48,8 @@ class Guess(Environment):  # type: ignore[misc, type-arg, unused-ignore]
 
     def step(self, action: GuessAction, timeout_s: float | None = None, **_: Any) -> Observation:
         self._state.step_count += 1
+        if action.guess == 11:
+            BUSY.wait(120)
         if action.guess == 13:
             raise RuntimeError("out of luck")
         found = action.guess == self._number

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.worlds import call
-from trajgym.envs import EnvSpec, Session, UnknownEnv, tools_of
+from trajgym.envs import Budgets, EnvSpec, Session, UnknownEnv, tools_of
 from trajgym.rollout import Runner, ScriptedPolicy
 from trajgym.server import EnvApp, Limits, ServerConfig, running
 from trajgym.trajectory import InvalidInput, Run, Store, Task, text_of
@@ -22,7 +22,7 @@ from openenv.core import GenericEnvClient  # noqa: E402
 from openenv.core.env_server.mcp_types import CallToolAction  # noqa: E402
 from openenv.core.mcp_client import MCPToolClient  # noqa: E402
 
-from tests.interchange.packages.openenv_worlds import served  # noqa: E402
+from tests.interchange.packages.openenv_worlds import BUSY, served  # noqa: E402
 
 COUNTER = EnvSpec(id="tests.worlds:Counter")
 
@@ -108,6 +108,20 @@ async def test_a_crash_of_the_server_is_not_a_reward(guess: str) -> None:
         assert str(session.status) == "failed:env"
         assert "out of luck" in session.attempt.cause
         assert session.outcome is None
+
+
+async def test_a_busy_server_costs_the_attempt_its_time_only(guess: str) -> None:
+    """A step that outlasts the agent's budget is cut, and the attempt is scored."""
+    spec = EnvSpec(id="openenv", config={"url": guess})
+    budgets = Budgets(seconds_per_turn=1.0)
+    try:
+        async with Session(spec, Task(id="g"), seed=1, budgets=budgets) as session:
+            await session.step(call(("act", '{"guess": 11}')))
+            assert str(session.status) == "truncated:seconds_per_turn"
+            assert session.outcome is not None
+            assert session.outcome.details == {"rewards": 0}
+    finally:
+        BUSY.set()
 
 
 async def test_a_text_answer_can_be_an_action(guess: str) -> None:
