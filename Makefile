@@ -14,8 +14,8 @@ demo: $(VENV)/.demo  ## Real SWE tasks from collection to export, without a mode
 test: $(VENV)/.dev system  ## The whole suite: Docker and embedded sandboxes included.
 	$(BIN)/python -m pytest
 
-test-local: .venv-local/.ready  ## A real 135M model on this CPU, token-exact; tiny vision models; encoders.
-	.venv-local/bin/python -m pytest tests/rollout/test_local.py tests/rollout/test_vision.py tests/search/test_encoders.py -m local
+test-local: .venv-local/.ready  ## A real 135M model on this CPU, token-exact, also for agents; tiny vision models; encoders.
+	.venv-local/bin/python -m pytest tests/rollout/test_local.py tests/server/test_local.py tests/rollout/test_vision.py tests/search/test_encoders.py -m local
 
 test-slow: $(VENV)/.dev system  ## What takes minutes: recipes made again, releases end to end.
 	$(BIN)/python -m pytest -m slow
@@ -92,10 +92,10 @@ $(VENV)/.docs: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --editable '.[docs]'
 	touch $@
 
-.venv-local/.ready: pyproject.toml
+.venv-local/.ready: pyproject.toml Makefile
 	$(PYTHON) -m venv .venv-local
 	$(if $(TORCH),.venv-local/bin/pip install --quiet '$(TORCH)')
-	.venv-local/bin/pip install --quiet --editable '.[test,local,search-dense]'
+	.venv-local/bin/pip install --quiet --editable '.[test,local,search-dense]' 'smolagents[openai]>=1.26'
 	touch $@
 
 clean:

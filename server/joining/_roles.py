@@ -54,6 +54,8 @@ def roles_of(calls: Sequence[Seen]) -> dict[int, Role]:
     parents = {id(seen.parent) for seen in calls}
     summaries = _summaries_of(calls)
     found: dict[int, Role] = {}
+    helpers: dict[str, Role] = {}
+    """Roles of agents that only read answers: their later calls have the same."""
     for seen in calls:
         leaf = id(seen) not in parents
         if seen.number in summaries:
@@ -61,9 +63,11 @@ def roles_of(calls: Sequence[Seen]) -> dict[int, Role]:
         elif seen.parent is not None or not leaf or seen.head in heads:
             continue
         elif seen.rule == "O:reads-answer":
-            found[seen.number] = Role(
+            helpers[seen.agent] = found[seen.number] = Role(
                 "side:reader", "its prompt contains an earlier answer, and no call continues it"
             )
+        elif seen.agent in helpers:
+            found[seen.number] = helpers[seen.agent]
         elif seen is not last:
             early = not seen.tools and seen.number <= main.number + 1
             found[seen.number] = Role(

@@ -2,26 +2,34 @@
 
 from trajgym.server.programs._agent import Agent, ProgramCall
 from trajgym.server.programs._known import (
-    AiderAgent,
-    ClaudeCodeAgent,
     CommandAgent,
-    MiniSweAgent,
     ScriptAgent,
     agent_class,
     get_agent,
     list_agents,
 )
 from trajgym.server.programs._policy import AgentProgram
+from trajgym.server.programs._presets import (
+    AiderAgent,
+    ClaudeCodeAgent,
+    CodexAgent,
+    MiniSweAgent,
+    OpenHandsAgent,
+    TerminusAgent,
+)
 
 __all__ = [
     "Agent",
     "AgentProgram",
     "AiderAgent",
     "ClaudeCodeAgent",
+    "CodexAgent",
     "CommandAgent",
     "MiniSweAgent",
+    "OpenHandsAgent",
     "ProgramCall",
     "ScriptAgent",
+    "TerminusAgent",
     "agent_class",
     "get_agent",
     "list_agents",

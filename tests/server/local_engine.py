@@ -18,7 +18,7 @@ class LocalServer:
     """Answers with what SmolLM2 samples, and keeps the ids of every answer."""
 
     def __init__(self) -> None:
-        model = load_smollm2(download=False)
+        model = load_smollm2()
         self.engine = LocalEngine(model.model)
         self.renderer = TemplateRenderer(model.tokenizer)
         self.sampled: list[tuple[list[int], list[int], list[float]]] = []

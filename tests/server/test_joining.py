@@ -307,6 +307,9 @@ def test_a_helper_that_reads_an_answer() -> None:
     story.call([system("commit messages"), user(f"Diff: {LONG}")], says("feat"), tools=None)
     assert story.last.rule == "O:reads-answer"
     assert story.roles()[1].role == "side:reader"
+    story.call([system("commit messages"), user("Another diff.")], says("fix"), tools=None)
+    assert story.last.rule == "O:same-head"
+    assert story.roles()[2].role == "side:reader"  # though it is the session's last call
 
 
 def test_turns_that_nobody_sampled() -> None:

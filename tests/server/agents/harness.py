@@ -17,7 +17,8 @@ from tests.server.harness import World, shape, world
 from trajgym.trajectory import SessionTree, build_rows
 
 HERE = Path(__file__).parent
-SECONDS = 240.0
+SECONDS = 540.0
+"""Some agents import for a quarter of a minute on an idle machine."""
 QUIET = {
     # litellm would fetch a list of prices.
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
+import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.server.agents.harness import assert_one_line, installed
 from tests.server.harness import shape
 from tests.server.programs.harness import case
 from trajgym.envs import EnvSpec
@@ -19,7 +22,8 @@ from trajgym.envs.swe import SweRecord, load_tasks
 from trajgym.envs.swe._sources import base_tree
 from trajgym.trajectory import build_rows
 
-pytestmark = pytest.mark.agents
+pytestmark = [pytest.mark.agents, pytest.mark.timeout(600)]
+SHELL_AGENT = Path(__file__).with_name("shell_agent.sh")
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
 
@@ -106,8 +110,130 @@ async def test_claude_code_solves_a_task(tmp_path: Path, kind: str) -> None:
     assert len(row.turns) == 3
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_codex_solves_a_task(tmp_path: Path, kind: str) -> None:
+    """It uses Responses with streams; the recorded turns are exact, and one row."""
+    installed("codex", "node_modules/@openai/codex-*/vendor/*/bin/codex")
+    (task,) = load_tasks(["trajgym__spans-1.0"])
+    repair = f"git apply - <<'END'\n{task.data['patch']}END"
+
+    def script(n: int, body: dict[str, Any]) -> dict[str, Any]:
+        if n == 2:
+            return {"text": "All done."}
+        return {"text": "Next.", "calls": [("exec_command", {"cmd": ["pwd; ls", repair][n]})]}
+
+    async with case(tmp_path, script) as c:
+        spec = EnvSpec(id="swe", config={"sandbox": kind})
+        agent = {"agent": "codex", "packages": str(Path(sys.prefix) / "codex")}
+        report = await c.collect(spec, [task], agent)
+        tree = c.tree()
+        (attempt,) = tree.attempts
+        assert report.statuses == {"completed": 1}, f"{attempt.cause}\n{attempt.error}"
+    assert attempt.outcome is not None
+    assert attempt.outcome.score == 1.0
+    assert attempt.outcome.details["agent"]["stdout"] == "All done.\n"
+    assert "/testbed" in str(tree.context(tree.turns[1])[-1]["content"])
+    assert_one_line(tree, 3)
+
+
+@pytest.mark.parametrize("agent", ["mini-swe-agent", "codex", "script"])
+async def test_by_name_on_the_command_line(tmp_path: Path, agent: str) -> None:
+    """`trajgym collect --env swe --agent NAME` gives a graded session of the agent's turns."""
+    (task,) = load_tasks(["trajgym__spans-1.0"])
+    repair = f"git apply - <<'END'\n{task.data['patch']}END"
+    steps = {
+        "mini-swe-agent": [{"calls": [("bash", {"command": x})]} for x in (repair, SUBMIT)],
+        "codex": [{"calls": [("exec_command", {"cmd": repair})]}, {"text": "Done."}],
+        "script": [{"text": repair}, {"text": "Done."}],
+    }
+    settings = {
+        "mini-swe-agent": {"packages": packages("minisweagent")},
+        "codex": {"packages": str(Path(sys.prefix) / "codex")},
+        "script": {"script": str(SHELL_AGENT)},
+    }
+
+    async with case(tmp_path, lambda n, body: steps[agent][n]) as c:
+        words = ["collect", "--env", "swe", "--tasks", "trajgym__spans-1.0", "--out", str(c.out)]
+        words += ["--set", "sandbox=embedded", "--samples", "1", "--agent", agent]
+        for key, value in settings[agent].items():
+            words += ["--agent-set", f"{key}={value}"]
+        words += ["--base-url", c.engine.url, "--model", "fake", "--logprobs", "processed"]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "trajgym.cli",
+            *words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            said, _ = await asyncio.wait_for(process.communicate(), 540)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        assert process.returncode == 0, said.decode()
+        tree = c.tree()
+    (attempt,) = tree.attempts
+    assert str(attempt.status) == "completed", f"{attempt.cause}\n{attempt.error}"
+    assert attempt.outcome is not None
+    assert attempt.outcome.score == 1.0
+    assert attempt.outcome.details["agent"]["name"] == agent
+    assert_one_line(tree, 2)
+
+
+def own_python(name: str) -> dict[str, str]:
+    """Return settings of an agent that needs a later Python than the sandbox has."""
+    python = Path(installed(name, "bin/python3")).resolve()
+    library = installed(name, "lib/python3.*/site-packages")
+    return {"packages": library, "python": str(python.parents[1])}
+
+
+async def test_openhands_solves_a_task(tmp_path: Path) -> None:
+    """With a Python of its own: its terminal is in the sandbox, and its turns are one row."""
+    (task,) = load_tasks(["trajgym__spans-1.0"])
+    repair = f"git apply - <<'END'\n{task.data['patch']}END"
+    mark = {"summary": "work", "security_risk": "LOW"}
+    steps = [("terminal", {"command": repair, **mark}), ("finish", {"message": "Done.", **mark})]
+
+    def script(n: int, body: dict[str, Any]) -> dict[str, Any]:
+        return {"calls": [steps[n]]}
+
+    async with case(tmp_path, script) as c:
+        spec = EnvSpec(id="swe", config={"sandbox": "embedded"})
+        report = await c.collect(spec, [task], {"agent": "openhands", **own_python("openhands")})
+        tree = c.tree()
+        (attempt,) = tree.attempts
+        assert report.statuses == {"completed": 1}, f"{attempt.cause}\n{attempt.error}"
+    assert attempt.outcome is not None
+    assert attempt.outcome.score == 1.0
+    assert_one_line(tree, 2)
+
+
+async def test_terminus_solves_a_task(tmp_path: Path) -> None:
+    """With a Python of its own: it types into a tmux in the sandbox, and its turns are one row."""
+    (task,) = load_tasks(["trajgym__spans-1.0"])
+    lines = [f"git apply - <<'END'\n{task.data['patch']}END\n", "git status --short\n"]
+
+    def script(n: int, body: dict[str, Any]) -> dict[str, Any]:
+        typed = [{"keystrokes": lines[min(n, 1)], "duration": 0.5}]
+        step = {"analysis": "a", "plan": "p", "commands": typed, "task_complete": n > 0}
+        return {"text": json.dumps(step)}
+
+    async with case(tmp_path, script) as c:
+        spec = EnvSpec(id="swe", config={"sandbox": "embedded"})
+        report = await c.collect(spec, [task], {"agent": "terminus-2", **own_python("terminus")})
+        tree = c.tree()
+        (attempt,) = tree.attempts
+        assert report.statuses == {"completed": 1}, f"{attempt.cause}\n{attempt.error}"
+    assert attempt.outcome is not None
+    assert attempt.outcome.score == 1.0
+    assert " M spans/_set.py" in str(tree.context(tree.turns[2])[-1]["content"])
+    assert_one_line(tree, 3)
+
+
 async def test_aider_solves_a_task(tmp_path: Path) -> None:
-    """It asks for a file, replaces it by the one in the answer, and summarises beside the work."""
+    """It asks for a file, replaces it by the one in the answer, and summarises beside it."""
     (task,) = load_tasks(["trajgym__spans-1.0"])
     record = SweRecord.of(task)
     work = tmp_path / "work"
@@ -133,6 +259,11 @@ async def test_aider_solves_a_task(tmp_path: Path) -> None:
     assert attempt.outcome is not None
     assert attempt.outcome.score == 1.0
     main = [turn for turn in tree.turns if turn.agent == "main"]
+    beside = [turn for turn in tree.turns if turn.agent != "main"]  # as many as it had time for
+    assert {(turn.parent, turn.edge, turn.role) for turn in beside} <= {
+        (None, "continue", "side:reader")
+    }
+    assert {turn.role for turn in main} == {"main"}
     assert [turn.edge for turn in main] == ["continue", "rewrite"]
     assert all(turn.exact for turn in main)
     assert attempt.leaf == main[-1].index
