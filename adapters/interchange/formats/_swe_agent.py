@@ -146,12 +146,14 @@ def _document(export: Export, track: Track) -> dict[str, Any]:
     history = [_item(export, entry) for entry in entries]
     labels = track.tree.record.labels
     answers = [entry.turn for entry in entries if entry.turn is not None]
+    ending = _exit_status(track.attempt.status)
     return {
         "trajectory": [_step(track, turn) for turn in answers],
         "history": history,
         "info": {
-            "exit_status": _exit_status(track.attempt.status),
-            "submission": labels.get("submission"),
+            "exit_status": ending,
+            # SWE-agent's viewer requires a text of what was submitted.
+            "submission": labels.get("submission", "" if ending == "submitted" else None),
             "model_stats": {
                 "instance_cost": sum(one.signals.get("cost_usd") or 0.0 for one in answers),
                 "tokens_sent": sum(one.usage.prompt_tokens for one in answers if one.usage),
