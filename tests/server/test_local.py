@@ -22,6 +22,7 @@ from tests.server.local_engine import LocalServer
 pytestmark = [
     pytest.mark.local,
     pytest.mark.filterwarnings("ignore"),
+    pytest.mark.timeout(900),
 ]
 SMOL = Path(__file__).parent / "agents" / "smol.py"
 
@@ -100,10 +101,15 @@ async def test_smolagents_is_recorded_exactly(
                     sys.executable,
                     str(SMOL),
                     "plain",
-                    env={**os.environ, "BASE": f"{url}/sessions/s/v1"},
+                    env={**os.environ, "BASE": f"{url}/sessions/s/v1", "STEPS": "1"},
                 )
-                async with asyncio.timeout(1200):
-                    await agent.wait()  # it may give up: the model can't do what it asks
+                try:
+                    async with asyncio.timeout(800):
+                        await agent.wait()  # it may give up: the model can't do what it asks
+                finally:
+                    if agent.returncode is None:
+                        agent.kill()
+                        await agent.wait()
                 await http.post(f"{url}/api/sessions/s/close", json={"score": 0.0})
             with store.read() as run:
                 tree = run.session("s")

@@ -26,6 +26,6 @@ agent = ToolCallingAgent(
     model=model,
     managed_agents=[helper] if kind == "sub" else None,
     planning_interval=2 if kind == "plan" else None,
-    max_steps=4,
+    max_steps=int(os.environ.get("STEPS", "4")),
 )
 print(agent.run("2+3 + 4+5?"))

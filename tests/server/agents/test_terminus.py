@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +40,14 @@ async def terminus(tmp_path: Path, script: Any) -> tuple[str, SessionTree]:
     python = installed("terminus", "bin/python")
     sockets = tmp_path / "tmux"  # a tmux server of its own
     sockets.mkdir()
-    words = (python, str(HERE / "terminus.py"))
-    return await recorded(tmp_path, script, *words, TMUX_TMPDIR=str(sockets))
+    own = {"TMUX_TMPDIR": str(sockets)}
+    try:
+        return await recorded(tmp_path, script, python, str(HERE / "terminus.py"), **own)
+    finally:
+        end = await asyncio.create_subprocess_exec(
+            "tmux", "kill-server", env={**os.environ, **own}, stderr=subprocess.DEVNULL
+        )
+        await end.wait()
 
 
 async def test_handing_over_to_a_new_agent(tmp_path: Path) -> None:
