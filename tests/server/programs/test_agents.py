@@ -41,7 +41,7 @@ def test_the_known_agents_are_listed_with_their_settings() -> None:
     [
         (
             lambda: get_agent("nobody"),
-            "no agent 'nobody'; known: aider, claude-code, command",
+            "no agent 'nobody'; known: aider, claude-code, codex, command",
         ),
         (lambda: get_agent("script"), "agent 'script'.*script.*see trajgym agents"),
         (lambda: get_agent("script", script=LOOP, speed=2), "agent 'script'.*speed"),
@@ -51,6 +51,9 @@ def test_the_known_agents_are_listed_with_their_settings() -> None:
         (lambda: get_agent("aider", packages="/usr"), "pip install --target DIR"),
         (lambda: get_agent("mini-swe-agent", packages="/usr"), "pip install --target DIR"),
         (lambda: get_agent("claude-code", packages="/usr"), "pip install --target DIR"),
+        (lambda: get_agent("codex", packages="/usr"), "npm install --prefix DIR"),
+        (lambda: get_agent("openhands", packages="/usr"), "pip install --target DIR openhands-sdk"),
+        (lambda: get_agent("terminus-2", packages="/usr"), "pip install --target DIR harbor"),
         (lambda: AgentProgram(UPSTREAM, model="m"), "either a known agent or a command"),
         (lambda: AgentProgram(UPSTREAM, command="true"), "needs the name of a model"),
     ],
