@@ -119,16 +119,23 @@ def plot(result: dict[str, Any], path: Path) -> None:
     largest = next(one for one in reversed(sizes) if one["sandboxes"] == sizes[-1]["sandboxes"])
     bottom = [0.0] * len(largest["arrangements"])
     names = list(largest["arrangements"])
+    whole = [
+        sum(largest["arrangements"][name]["waits"].get(c, 0.0) for c in WAITS) for name in names
+    ]
     for cause in WAITS:
-        seconds = [largest["arrangements"][name]["waits"].get(cause, 0.0) for name in names]
-        right.bar(names, seconds, bottom=bottom, label=cause)
-        bottom = [a + b for a, b in zip(bottom, seconds, strict=True)]
-    right.set_yscale("log")
-    right.set_ylabel("seconds of a session, by cause (log)")
+        shares = [
+            largest["arrangements"][name]["waits"].get(cause, 0.0) / seconds
+            for name, seconds in zip(names, whole, strict=True)
+        ]
+        right.bar(names, shares, bottom=bottom, label=cause, width=0.6)
+        bottom = [a + b for a, b in zip(bottom, shares, strict=True)]
+    labels = [f"{name}\n{seconds:,.0f} s" for name, seconds in zip(names, whole, strict=True)]
+    right.set_xticks(range(len(names)), labels)
+    right.set_ylabel("share of the time that a session has a place")
     right.set_title(
         f"{largest['engines']:,} engines, {largest['sandboxes']:,} sandboxes", fontsize=10
     )
-    right.legend(fontsize=8)
+    right.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120)
