@@ -195,7 +195,7 @@ class TokenTail:
         kept, broken = 0, False
         if tail is not None:
             if prompt.size >= tail.size and (
-                same_start(prompt, tail) or np.array_equal(prompt[: tail.size], tail)
+                same_start(prompt, tail) or bool((prompt[: tail.size] == tail).all())
             ):
                 kept = tail.size
             else:
@@ -215,6 +215,8 @@ class TokenTail:
             spans=sampled.spans,
             images=tuple(i.moved(-kept) for i in sampled.images if i.start >= kept),
         )
+        if tail is not None and not broken:  # the last sequence is extended, not copied
+            prompt = append_ids(tail, tokens.prompt_ids)
         sequence = append_ids(prompt, tokens.response_ids)
         return Taken(tokens, sequence, sampled.images, broken)
 

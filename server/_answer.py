@@ -143,8 +143,11 @@ class Answer:
 def _logprobs(found: Any) -> list[float]:
     if not found:
         return []
-    if found.get("content") is not None:
-        values = [entry.get("logprob") for entry in found["content"]]
+    if (entries := found.get("content")) is not None:
+        try:
+            values = [entry["logprob"] for entry in entries]
+        except KeyError:
+            values = [entry.get("logprob") for entry in entries]
     else:
         values = list(found.get("token_logprobs") or ())
     return values if set(map(type, values)) == {float} else [_number(value) for value in values]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -37,8 +38,6 @@ class Metrics:
 
     def answered(self, dialect: str, exchange: Exchange) -> None:
         """Count an answered call."""
-        import time
-
         self.calls[dialect] += 1
         self.held_seconds += exchange.paused
         usage = exchange.answer.usage or {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -196,6 +197,8 @@ _LOGPROB_SLACK = 1e-3
 
 
 _LARGEST_ID = 2**31 - 1
+_INT32 = np.dtype(np.int32)
+_LITTLE = sys.byteorder == "little"
 # Reductions without numpy's Python layer: they run several times a turn, over short arrays.
 _smallest, _largest = np.minimum.reduce, np.maximum.reduce
 
@@ -204,6 +207,8 @@ def _ids(values: IntArray | Sequence[int], name: str) -> IntArray:
     array = np.ascontiguousarray(values)
     if array.size == 0:
         return np.zeros(0, dtype=np.int32)
+    if array.dtype == _INT32 and array.ndim == 1 and _smallest(array) >= 0:
+        return _owned(array)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise InvalidInput(f"tokens: {name} must be one-dimensional integers, got {array.dtype}")
     if int(_smallest(array)) < 0 or (
@@ -263,8 +268,8 @@ def pack_tokens(tokens: TurnTokens) -> bytes:
     return b"".join(
         [
             _HEADER.pack(form, tokens.prompt_kept, *sizes),
-            *(_SEGMENT.pack(*s) for s in tokens.segments),
-            *(a.astype(a.dtype.newbyteorder("<"), copy=False).tobytes() for a in arrays),
+            *[_SEGMENT.pack(*s) for s in tokens.segments],
+            *[(a if _LITTLE else a.astype(a.dtype.newbyteorder("<"))).tobytes() for a in arrays],
             spans,
         ],
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-import uuid
+import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -138,7 +138,7 @@ class Dialect(ABC):
 
 def new_id(prefix: str) -> str:
     """Return a unique id."""
-    return f"{prefix}{uuid.uuid4().hex}"
+    return f"{prefix}{os.urandom(16).hex()}"
 
 
 def event(name: str, data: dict[str, Any]) -> bytes:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Atom",
+    "Reading",
     "arguments_of",
     "atoms_of",
     "canonical_arguments",
@@ -62,31 +63,79 @@ def squeeze(text: str) -> str:
 
 def atoms_of(messages: Sequence[Message]) -> list[Atom]:
     """Return the atoms of a conversation, without its leading system messages."""
-    return read(messages)[0]
+    return read(messages).atoms
 
 
-def read(messages: Sequence[Message]) -> tuple[list[Atom], tuple[int, ...]]:
-    """Return the atoms of a conversation, and the fingerprint of every message, in one pass."""
+class Reading(NamedTuple):
+    """A conversation as joining compares it."""
+
+    messages: Sequence[Message]
+    atoms: list[Atom]
+    """Of the messages after the leading system messages."""
+    prints: tuple[int, ...]
+    """The fingerprint of every message."""
+    chain: list[int]
+    """Digests of all prefixes of the atoms, the empty one first."""
+    ends: list[int]
+    """For every message, the number of atoms up to its end; -1 if later messages can change them:
+    in the leading system messages, and in a round of results, which is sorted."""
+
+
+def read(messages: Sequence[Message], before: Reading | None = None) -> Reading:
+    """Return atoms and fingerprints of a conversation, in one pass.
+
+    Args:
+        messages: the conversation.
+        before: another conversation; what follows their common beginning is read only.
+    """
     atoms: list[Atom] = []
     prints: list[int] = []
+    digests = [0]
+    ends: list[int] = []
+    known = 0 if before is None else _common(messages, before)
+    if before is not None and known:
+        size = before.ends[known - 1]
+        atoms, digests = before.atoms[:size], before.chain[: size + 1]
+        prints, ends = list(before.prints[:known]), before.ends[:known]
+        messages = [*before.messages[:known], *messages[known:]]  # keeps the history once in memory
+    start = 0 if known else leading_system(messages)
     results: list[Atom] = []
-    start = leading_system(messages)
-    for i, message in enumerate(messages):
+    for i in range(known, len(messages)):
+        message = messages[i]
+        role = message.get("role")
         if _is_plain(message):
-            spoken, fingerprint = _plain(str(message.get("role")), message["content"])
+            spoken, fingerprint = _plain(str(role), message["content"])
         else:
             spoken, fingerprint = None, print_of(message)
         prints.append(fingerprint)
         if i < start:
-            continue
-        if message.get("role") in {"tool", "function"}:
+            ends.append(-1)
+        elif role in {"tool", "function"}:
             results.append(_result(message))
-            continue
-        if results:
-            atoms += sorted(results, key=_call_id)
-            results = []
-        atoms += _speech(message) if spoken is None else spoken
-    return atoms + sorted(results, key=_call_id), tuple(prints)
+            ends.append(-1)
+        else:
+            if results:
+                atoms += sorted(results, key=_call_id)
+                results = []
+            atoms += _speech(message) if spoken is None else spoken
+            ends.append(len(atoms))
+    atoms += sorted(results, key=_call_id)
+    digests += chain(atoms[len(digests) - 1 :], digests[-1])[1:]
+    return Reading(messages, atoms, tuple(prints), digests, ends)
+
+
+def _common(messages: Sequence[Message], before: Reading) -> int:
+    """Return how many leading messages are the same and can be read as before."""
+    others = before.messages
+    count = min(len(messages), len(others))
+    try:
+        if messages[:count] != others[:count]:
+            count = next(i for i in range(count) if messages[i] != others[i])
+    except RecursionError:  # nested too deeply to be compared
+        return 0
+    while count and before.ends[count - 1] < 0:
+        count -= 1
+    return count
 
 
 def leading_system(messages: Sequence[Message]) -> int:

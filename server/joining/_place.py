@@ -398,13 +398,15 @@ def _returning(known: Known, request: Request, place: Placement) -> Iterable[See
 
 def _open_spawns(known: Known, base: Seen) -> Iterable[Seen]:
     """Yield the first calls of agents that were spawned on this path and have not returned."""
+    if not known.spawns:
+        return
     path = {id(base)}
     link: Seen | None = base
     while link is not None:
         path.add(id(link))
         link = link.parent if link.edge != "spawn" else None
-    for seen in known.calls:
-        if seen.edge == "spawn" and id(seen.parent) in path and seen.agent not in base.returned:
+    for seen in known.spawns:
+        if id(seen.parent) in path and seen.agent not in base.returned:
             yield seen
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trajgym.server.joining._atoms import (
     arguments_of,
     chain,
+    leading_system,
     read,
     squeeze,
     text_parts,
@@ -17,10 +18,13 @@ from trajgym.server.joining._atoms import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from trajgym.server.joining._atoms import Atom
+    from trajgym.server.joining._atoms import Atom, Reading
     from trajgym.trajectory import Edge, Message
 
 __all__ = ["Known", "Placement", "Request", "Seen"]
+
+_RECENT = 3
+"""How many earlier requests with other openings are kept, to read those that extend them."""
 
 
 class Request:
@@ -33,10 +37,12 @@ class Request:
         hints: the agent's hints: ``agent``, ``parent_agent``, ``session``.
         previous: the call that the request names as the one it continues.
         signatures: ids of the answers whose reasoning the request repeats.
+        before: an earlier request; messages that both begin with are not read again.
     """
 
     __slots__ = (
-        "atoms", "chain", "head", "hints", "messages", "previous", "prints", "signatures", "tools",
+        "atoms", "chain", "head", "hints", "messages", "previous", "prints", "reading",
+        "signatures", "tools",
     )  # fmt: skip
 
     def __init__(
@@ -48,11 +54,12 @@ class Request:
         hints: Mapping[str, str] | None = None,
         previous: Seen | None = None,
         signatures: Sequence[str] = (),
+        before: Request | None = None,
     ) -> None:
-        self.messages = messages
+        self.reading: Reading = read(messages, None if before is None else before.reading)
+        self.messages: Sequence[Message]
         self.atoms: list[Atom]
-        self.atoms, self.prints = read(messages)
-        self.chain = chain(self.atoms)
+        self.messages, self.atoms, self.prints, self.chain, _ = self.reading
         self.head = head
         self.tools = tools
         self.hints = hints or {}
@@ -92,8 +99,8 @@ class Seen:
     """Digest of prompt and answer."""
     reply: tuple[object, ...] = ()
     """Tokens of the answer's atoms."""
-    said: str = ""
-    """The answer's text."""
+    texts: tuple[str, ...] = ()
+    """The answer's texts, unchanged."""
     calls: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Id and string arguments of its tool calls."""
     print: int = 0
@@ -104,6 +111,11 @@ class Seen:
     """Last calls of the agents that return with this call."""
     summarised: Seen | None = None
     """The call whose text opens this call's conversation."""
+
+    @property
+    def said(self) -> str:
+        """The answer's text."""
+        return " ".join(text for text in map(squeeze, self.texts) if text)
 
     @property
     def call_ids(self) -> list[str]:
@@ -144,6 +156,9 @@ class Known:
         """Last answered call of every agent."""
         self.named: dict[str, str] = {}
         """Agents by the id in their own hints."""
+        self.spawns: list[Seen] = []
+        """The first calls of sub-agents."""
+        self._recent: list[Request] = []
         self._fresh = 0
         self._arrived = 0
 
@@ -152,8 +167,20 @@ class Known:
         self._fresh += 1
         return f"agent-{self._fresh}"
 
+    def recent(self, messages: Sequence[Message]) -> Request | None:
+        """Return the recent request with which a conversation shares its opening, if any."""
+        for request in reversed(self._recent):
+            first = leading_system(messages) + 1
+            if messages[:first] == request.messages[:first]:
+                return request
+        return None
+
     def add(self, request: Request, place: Placement) -> Seen:
         """Add a placed call, before its answer is known."""
+        replaced = self.recent(request.messages)
+        if replaced is not None:
+            self._recent.remove(replaced)
+        self._recent = [*self._recent[-_RECENT:], request]
         seen = Seen(
             number=self._arrived,
             prompt=request.chain[-1],
@@ -177,6 +204,7 @@ class Known:
         if place.base is not None:
             place.base.followed = True
             if place.edge == "spawn":
+                self.spawns.append(seen)
                 place.base.spawned.append(seen)
             else:
                 place.base.heirs += 1
@@ -200,19 +228,20 @@ class Known:
         self.calls.remove(seen)
         self.by_prompt[seen.prompt].remove(seen)
         if seen.parent is not None and seen.edge == "spawn":
+            self.spawns.remove(seen)
             seen.parent.spawned.remove(seen)
         elif seen.parent is not None:
             seen.parent.heirs -= 1
 
     def answer(self, seen: Seen, message: Message) -> None:
         """Add the answer of a call."""
-        atoms, (seen.print,) = read([message])
+        reading = read([message])
+        atoms, (seen.print,) = reading.atoms, reading.prints
         seen.answered = True
-        seen.reply = tuple(atom.token for atom in atoms)
+        seen.reply = tuple([atom.token for atom in atoms])
         seen.echo = chain(atoms, seen.prompt)[-1]
         seen.calls = tuple(arguments_of(message))
-        texts = [squeeze(text) for text in text_parts(message)]
-        seen.said = " ".join(text for text in texts if text)
+        seen.texts = tuple(text_parts(message))
         for identity in seen.call_ids:
             self.by_call_id[identity] = seen
         for atom in atoms:

@@ -27,6 +27,11 @@ class Listener:
         self.gone = False
         """True once its connection has closed."""
 
+    def leave(self) -> None:
+        """Note that its connection has closed."""
+        self.gone = True
+        self.news.set()
+
 
 class Flight:
     """A request from its arrival on; all its listeners receive the same response."""

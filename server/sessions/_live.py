@@ -72,8 +72,10 @@ class LiveSession:
         self._watch = watch or CallWatch()
         self._settled = False
         self._flights: dict[str, list[Flight]] = defaultdict(list)
+        self._running: list[Flight] = []
         self._ids: set[str] = set()
-        self._tool_heads: dict[str, str] = {}
+        self._tool_heads: dict[str, str] = {"": tools_digest(())}
+        self._last_tools: tuple[list[dict[str, Any]], str] = ([], "")
         self._restore()
 
     @property
@@ -88,8 +90,9 @@ class LiveSession:
 
     @property
     def running(self) -> list[Flight]:
-        """Its running calls."""
-        return [f for flights in self._flights.values() for f in flights if f.state == "running"]
+        """Its running calls, in the order of their arrival."""
+        self._running = [f for f in self._running if f.state == "running"]
+        return self._running
 
     # Arrival ------------------------------------------------------------------------------
 
@@ -139,13 +142,12 @@ class LiveSession:
         self._place(flight)
         flight.listeners.add(listener)
         earlier.append(flight)
+        self._running.append(flight)
         self._settings.start(self._fly(flight, call, dialect))
         return flight
 
     def _request(self, call: ClientCall, hints: Mapping[str, str]) -> Request:
-        tools = hashlib.sha256(dumps(call.tools)).hexdigest() if call.tools else ""
-        if tools not in self._tool_heads:
-            self._tool_heads[tools] = tools_digest(call.tools)
+        tools = self._tools_of(call)
         return Request(
             call.messages,
             head=head_of(call.messages, self._tool_heads[tools], call.extras),
@@ -153,7 +155,18 @@ class LiveSession:
             hints=hints,
             previous=self.known.by_name.get(call.previous) if call.previous else None,
             signatures=call.signatures,
+            before=self.known.recent(call.messages),
         )
+
+    def _tools_of(self, call: ClientCall) -> str:
+        """Return the hash of a call's tools; agents send the same ones with every call."""
+        last, digest = self._last_tools
+        if call.tools != last:
+            digest = hashlib.sha256(dumps(call.tools)).hexdigest() if call.tools else ""
+            self._last_tools = (call.tools, digest)
+            if digest not in self._tool_heads:
+                self._tool_heads[digest] = tools_digest(call.tools)
+        return digest
 
     def _place(self, flight: Flight) -> Placement:
         request, call = flight.request, flight.call
@@ -163,10 +176,13 @@ class LiveSession:
         seen = self.known.add(request, found)
         self.known.by_name[call.name] = seen
         flight.seen = [seen]
-        ends = set(request.chain[: len(request.atoms)])
-        flight.place_again = found.rule[0] in "OWS" and any(
-            not one.answered and one is not seen and one.prompt in ends for one in self.known.calls
-        )
+        flight.place_again = False
+        if found.rule[0] in "OWS":
+            ends = set(request.chain[: len(request.atoms)])
+            flight.place_again = any(
+                not one.answered and one is not seen and one.prompt in ends
+                for one in self.known.calls
+            )
         return found
 
     def _conversation(self, name: str) -> list[Message] | None:
@@ -225,6 +241,7 @@ class LiveSession:
             metrics.running -= 1
             if flight.state == "running":
                 self._drop(flight)
+            flight.task = None  # the flight stays in memory, with all that the task refers to
 
     def _prompt(self, flight: Flight, call: ClientCall) -> Callable[[], Sequence[int]] | None:
         """Return what renders a call's prompt in token mode, on top of the turn it continues."""
@@ -555,8 +572,13 @@ class LiveSession:
             wire = turn.wire
             if wire is None:
                 continue
+            context = tree.context(turn)
             request = Request(
-                tree.context(turn), head=wire.head, tools=wire.tools, hints=wire.hints
+                context,
+                head=wire.head,
+                tools=wire.tools,
+                hints=wire.hints,
+                before=self.known.recent(context),
             )
             base = None if turn.parent is None else by_turn.get(turn.parent)
             returns = tuple(by_turn[i] for i in turn.returns if i in by_turn)

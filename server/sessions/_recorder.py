@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from trajgym.envs._ledger import TokenTail, tail_of
 from trajgym.envs._reply import Sampled
@@ -34,6 +35,16 @@ if TYPE_CHECKING:
     from trajgym.trajectory import Ack, Attempt, Edge, IntArray, Message, SessionRecord, Store
 
 __all__ = ["Recorder"]
+
+_Number = TypeVar("_Number", np.int32, np.float32)
+_NUMBERS: tuple[tuple[str, type], ...] = (
+    ("temperature", float),
+    ("top_p", float),
+    ("top_k", int),
+    ("max_completion_tokens", int),
+    ("max_tokens", int),
+    ("seed", int),
+)
 
 
 class Recorder:
@@ -153,9 +164,9 @@ class Recorder:
         try:
             taken = tail.take(
                 Sampled(
-                    prompt_ids=np.array(answer.prompt_ids, dtype=np.int32),
-                    response_ids=np.array(choice.ids, dtype=np.int32),
-                    logprobs=np.array(choice.logprobs, dtype=np.float32),
+                    prompt_ids=_array(answer.prompt_ids or (), np.int32),
+                    response_ids=_array(choice.ids, np.int32),
+                    logprobs=_array(choice.logprobs, np.float32),
                     segments=tuple(choice.segments),
                     spans=_spans(answer, choice, upstream),
                 )
@@ -183,6 +194,11 @@ def checked(message: Message) -> Message:
     return check_message(message, "the engine's answer", role="assistant")
 
 
+def _array(values: Sequence[Any], kind: type[_Number]) -> npt.NDArray[_Number]:
+    """Return numbers as an array, in half the time of ``np.array``."""
+    return np.fromiter(values, kind, len(values))
+
+
 def _start(place: Placement, kept: int | None) -> int:
     """Return the index of the first message of the request that is not stored yet."""
     if place.base is None or place.edge == "spawn":
@@ -197,19 +213,16 @@ def _finish(choice: Choice) -> str:
 
 
 def _sampling(body: dict[str, Any], upstream: Upstream) -> Sampling:
-    def number(name: str, kind: type) -> Any:
-        value = body.get(name)
-        ok = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return kind(value) if ok else None
-
-    return Sampling(
-        temperature=number("temperature", float),
-        top_p=number("top_p", float),
-        top_k=number("top_k", int),
-        max_tokens=number("max_completion_tokens", int) or number("max_tokens", int),
-        seed=number("seed", int),
-        logprob_mode=upstream.logprob_mode,
-    )
+    given: dict[str, Any] = {
+        name: kind(body[name])
+        for name, kind in _NUMBERS
+        if name in body
+        and isinstance(body[name], (int, float))
+        and not isinstance(body[name], bool)
+    }
+    most = given.pop("max_completion_tokens", None) or given.pop("max_tokens", None)
+    given.pop("max_tokens", None)
+    return Sampling(**given, max_tokens=most, logprob_mode=upstream.logprob_mode)
 
 
 def _spans(answer: Answer, choice: Choice, upstream: Upstream) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ from tests.server.fake import Trouble
 from tests.server.harness import World, world
 from tests.server.story import Story, says, system, tool, user
 from trajgym.server import Limits
+from trajgym.server.joining._atoms import read
 
 _EVENTS = st.lists(
     st.tuples(
@@ -166,6 +167,20 @@ def test_any_requests_form_a_tree(calls: Any) -> None:
         for returned in story.last.returns:
             assert returned.agent != seen.agent
     assert set(story.roles()) <= {seen.number for seen in story.seen}
+
+
+@settings(max_examples=300, deadline=None)
+@given(_MESSAGES, _MESSAGES, _MESSAGES, st.integers(0, 6))
+def test_what_was_read_before_is_not_read_differently(
+    shared: Any, one: Any, other: Any, edited: int
+) -> None:
+    """A conversation read on top of another one has the same atoms as when it is read alone."""
+    before = read([*shared, *one])
+    messages = [*(dict(message) for message in shared), *other]
+    if edited < len(messages):
+        messages[edited] = user("something else")
+    assert read(messages, before) == read(messages)
+    assert read(messages, read(messages, before)) == read(messages)
 
 
 @settings(max_examples=60, deadline=None)
