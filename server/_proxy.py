@@ -176,9 +176,9 @@ class Proxy:
                 begun = True
                 await _start(send, flight)
             while begun and position < len(flight.pieces):
-                last = flight.state != "running" and position == len(flight.pieces) - 1
-                piece = flight.pieces[position]
-                position += 1
+                last = flight.state != "running"
+                piece = b"".join(flight.pieces[position:])  # those that are ready, as one
+                position = len(flight.pieces)
                 if not await self._send(send, piece, more=not last) or listener.gone:
                     return False
                 if last:
