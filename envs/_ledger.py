@@ -215,7 +215,8 @@ class TokenTail:
             spans=sampled.spans,
             images=tuple(i.moved(-kept) for i in sampled.images if i.start >= kept),
         )
-        if tail is not None and not broken:  # the last sequence is extended, not copied
+        if tail is not None and not broken and not same_start(prompt, tail):
+            # An engine's own array: the last sequence is extended, not copied.
             prompt = append_ids(tail, tokens.prompt_ids)
         sequence = append_ids(prompt, tokens.response_ids)
         return Taken(tokens, sequence, sampled.images, broken)
