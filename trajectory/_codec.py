@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import MISSING, fields, is_dataclass
-from functools import lru_cache
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -175,7 +174,7 @@ def _turn_fields(turn: Turn) -> dict[str, Any]:
         fields["finish"] = turn.finish
     for name in ("usage", "sampling", "wire"):
         if (part := getattr(turn, name)) is not None:
-            fields[name] = _set_fields(part)
+            fields[name] = _adapter(type(part)).dump_python(part, exclude_defaults=True)
     if turn.policy:
         fields["policy"] = turn.policy
     if turn.synthetic:
@@ -194,25 +193,6 @@ def _turn_fields(turn: Turn) -> dict[str, Any]:
     if turn.role_reason:
         fields["role_reason"] = turn.role_reason
     return fields
-
-
-def _set_fields(part: Any) -> dict[str, Any]:
-    """Return the fields of a record without records in it that are not at their default."""
-    kind: Any = type(part)
-    return {
-        name: value
-        for name, default in _defaults(kind)
-        if (value := getattr(part, name)) != default
-    }
-
-
-@lru_cache(maxsize=16)
-def _defaults(kind: Any) -> list[tuple[str, Any]]:
-    """Return name and default of every field; MISSING, which equals no value, if it has none."""
-    return [
-        (one.name, one.default if one.default_factory is MISSING else one.default_factory())
-        for one in fields(kind)
-    ]
 
 
 def _call_fields(call: CallResult) -> dict[str, Any]:
