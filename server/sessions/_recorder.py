@@ -171,7 +171,7 @@ class Recorder:
                     spans=_spans(answer, choice, upstream),
                 )
             )
-        except (InvalidInput, OverflowError, ValueError) as error:
+        except (InvalidInput, OverflowError, TypeError, ValueError) as error:
             return None, f"ids and log-probs are inconsistent: {error}"[:200]
         return taken, ""
 
