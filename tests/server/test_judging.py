@@ -99,6 +99,9 @@ async def test_a_judge_that_hangs_delays_no_call(tmp_path: Path) -> None:
         for name in ("a", "b", "c"):
             await w.create(name)
         await asyncio.gather(*(steps(w, name, "3", "3", "3") for name in ("a", "b", "c")))
+        async with asyncio.timeout(30):
+            while judge.most < 2:
+                await asyncio.sleep(0.01)
         assert not any(turn.signals for turn in w.tree("a").turns)
         judge.gate.set()
         for name in ("a", "b", "c"):
