@@ -1,11 +1,9 @@
 """Time of a turn whose environment is served over HTTP, compared with the same one in-process.
 
 The server is a separate process on loopback; the session, its record and the durable store are
-local in both cases. Rounds alternate, and the round with the least difference is shown as well: on
-a busy machine it is the one that was interrupted least. The goal is less than 0.4 ms more than the
-in-process turn.
+local in both cases. Rounds alternate. The goal is less than 0.4 ms more than the in-process turn.
 
-Usage: python benchmarks/bench_remote.py [--turns N] [--rounds N] [--json FILE]
+Usage: python benchmarks/bench_remote.py [--turns N] [--rounds N]
 """
 
 from __future__ import annotations
@@ -23,8 +21,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import aiohttp
+
 from trajgym.envs import Budgets, Env, EnvSpec, Session, tool
-from trajgym.envs._http import HttpClient
 from trajgym.trajectory import Store, Task
 
 GOAL_MS = 0.4
@@ -78,36 +77,31 @@ async def turns(spec: EnvSpec, store: Store, count: int) -> list[float]:
 async def requests(url: str, count: int) -> list[float]:
     """Return the seconds of requests without an effect, the lower bound of a remote turn."""
     times = []
-    client = HttpClient(url)
-    for _ in range(count):
-        begun = time.perf_counter()
-        async with client.request("GET", "") as got:
-            await got.read()
-        times.append(time.perf_counter() - begun)
-    await client.close()
+    async with aiohttp.ClientSession() as client:
+        for _ in range(count):
+            begun = time.perf_counter()
+            async with client.get(url) as got:
+                await got.read()
+            times.append(time.perf_counter() - begun)
     return times
 
 
 async def measure(local: EnvSpec, remote: EnvSpec, count: int, rounds: int) -> dict[str, Any]:
-    found: dict[str, list[float]] = {"local": [], "remote": [], "request": [], "added": []}
+    found: dict[str, list[float]] = {"local": [], "remote": [], "request": []}
     with tempfile.TemporaryDirectory() as directory, Store(directory) as store:
         for spec in (local, remote):
             await turns(spec, store, 20)
         for _ in range(rounds):
-            here, there = await turns(local, store, count), await turns(remote, store, count)
-            found["local"] += here
-            found["remote"] += there
-            found["added"].append(median(there) - median(here))
+            found["local"] += await turns(local, store, count)
+            found["remote"] += await turns(remote, store, count)
             found["request"] += await requests(remote.id.rpartition("/")[0], count)
-    least = 1000 * min(found["added"])
-    return {name: 1000 * median(times) for name, times in found.items()} | {"least_added": least}
+    return {name: 1000 * median(times) for name, times in found.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with socket.create_server(("127.0.0.1", 0)) as bound:
         port = bound.getsockname()[1]
@@ -131,22 +125,13 @@ def main() -> None:
     finally:
         server.terminate()
         server.wait()
-    added = found["added"]
+    added = found["remote"] - found["local"]
     print(
         f"turn in-process {found['local']:.3f} ms, remote {found['remote']:.3f} ms: "
-        f"{added:.3f} ms more (least {found['least_added']:.3f}), "
-        f"{added / found['request']:.2f} x an empty request of the same "
+        f"{added:.3f} ms more, {added / found['request']:.2f} x an empty request of the same "
         f"client and server ({found['request']:.3f} ms) "
         f"(goal {GOAL_MS} ms, load {os.getloadavg()[0]:.1f})"
     )
-    if options.json:
-        record = {
-            "cpus": os.cpu_count(),
-            "load": os.getloadavg(),
-            "date": time.strftime("%Y-%m-%d"),
-            "ms": found,
-        }
-        options.json.write_text(json.dumps(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ SIZES = {
     "scale": "--most-sandboxes 100 --calibrate 8",
     "search": "--passages 2000 --queries 20",
     "search_quality": "--queries 20",
-    "server": "--scale 0.02",
+    "server": "--seconds 0.2 --rounds 1",
     "session": "--sessions 8 --rounds 1",
     "show": "--sessions 50 --turns 2 --rounds 1",
     "swe": "--rounds 1",
