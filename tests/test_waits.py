@@ -109,7 +109,7 @@ async def test_causes_within_a_cause_are_taken_off() -> None:
             raise ValueError("no")
     took = time.perf_counter() - begun
     assert mine.seconds.keys() == {"outer", "task", "thread", "broken"}
-    assert sum(mine.seconds.values()) == pytest.approx(took, abs=1e-3)
+    assert 3 * 0.9 * SECONDS <= sum(mine.seconds.values()) <= took  # nothing is counted twice
     assert mine.seconds["outer"] >= 0.9 * SECONDS  # including the other session's
     assert other.seconds["theirs"] >= 0.9 * SECONDS
 
