@@ -24,7 +24,7 @@ class SampleBuffer(queue.Queue[Any]):
         version: returns the trainer's version.
         max_staleness: number of versions that a sample may be behind.
         on_space: called from the trainer's thread when a place becomes free, for producers that
-            can't block in :meth:`put_pair`.
+            can't block.
     """
 
     def __init__(
@@ -45,38 +45,6 @@ class SampleBuffer(queue.Queue[Any]):
         self._max_staleness = max_staleness
         self._on_space = on_space
         self._begun: str | None = None
-        self._closed = False
-
-    def put_pair(self, pair: tuple[str, Any]) -> bool:
-        """Put a pair, waiting for a free place; return False if the queue was closed."""
-        with self.not_full:
-            # No deadline: a training step may take any time, and close() ends the wait.
-            while not self._closed and 0 < self.maxsize <= self._qsize():
-                self.not_full.wait()
-            if self._closed:
-                return False
-            self._put(pair)
-            self.unfinished_tasks += 1
-            self.not_empty.notify()
-            return True
-
-    def close(self) -> None:
-        """Refuse further samples; those in the queue can still be taken."""
-        with self.mutex:
-            self._closed = True
-            self.not_full.notify_all()
-
-    def get_pairs(self, most: int) -> list[tuple[str, Any]]:
-        """Wait for a sample, then return up to ``most`` pairs of session name and sample."""
-        with self.not_empty:
-            # No deadline: called by a daemon thread that does nothing else.
-            while not self._qsize():
-                self.not_empty.wait()
-            pairs: list[tuple[str, Any]] = []
-            while len(pairs) < most and self._qsize():
-                pairs.append(self._take())
-            self.not_full.notify(len(pairs))
-            return pairs
 
     # queue.Queue calls the next three methods with its lock held.
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trajgym.adapters._group_rows import MissingRule
+    from trajgym.adapters.trl._group_samples import Tally
     from trajgym.adapters.trl._samples import Form
     from trajgym.adapters.trl._versions import VersionClock
     from trajgym.rewards import DeriverSpec
@@ -95,7 +96,7 @@ class FeedWorker(SampleWorker):
     ) -> None:
         if not temperature > 0:
             raise InvalidInput(f"temperature is {temperature}; it must be above 0 for training")
-        build = SampleBuilder(
+        self._build = SampleBuilder(
             deriver,
             form,
             skip_flat=skip_flat,
@@ -105,7 +106,6 @@ class FeedWorker(SampleWorker):
             longest=token_budget,
         )
         super().__init__(
-            build,
             versions=versions,
             temperature=temperature,
             max_staleness=max_staleness,
@@ -118,6 +118,11 @@ class FeedWorker(SampleWorker):
         self._updated = asyncio.Event()
         self._held = False
         self._ended = False
+
+    @property
+    def tally(self) -> Tally:
+        """Counts of sessions up to now."""
+        return self._build.tally
 
     # Weight updates -----------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,28 +51,27 @@ class Tally:
     rows: int = 0
     samples: int = 0
 
-    @classmethod
-    def of(cls, tallies: Sequence[Tally]) -> Tally:
-        """Return the sums over several workers."""
-        return cls(
-            groups=sum(one.groups for one in tallies),
-            # One worker that produces samples is enough.
-            barren=min((one.barren for one in tallies), default=0),
-            sessions=sum(one.sessions for one in tallies),
-            left=sum((one.left for one in tallies), Counter()),
-            dropped=sum((one.dropped for one in tallies), Counter()),
-            lacking=sum((one.lacking for one in tallies), Counter()),
-            trained=sum(one.trained for one in tallies),
-            rows=sum(one.rows for one in tallies),
-            samples=sum(one.samples for one in tallies),
+    def plus(self, more: Tally) -> Tally:
+        """Return the counts with those of further groups."""
+        return Tally(
+            groups=self.groups + more.groups,
+            barren=more.barren if more.samples else self.barren + more.barren,
+            sessions=self.sessions + more.sessions,
+            left=self.left + more.left,
+            dropped=self.dropped + more.dropped,
+            lacking=self.lacking + more.lacking,
+            trained=self.trained + more.trained,
+            rows=self.rows + more.rows,
+            samples=self.samples + more.samples,
         )
 
 
 class GroupSamples(NamedTuple):
-    """The result of one group: pairs of session and sample, and metrics in TRL's form."""
+    """The result of one group: pairs of session and sample, metrics in TRL's form, and counts."""
 
     samples: list[tuple[str, Any]]
     metrics: dict[str, Any]
+    tally: Tally
 
 
 class SampleBuilder:
@@ -127,10 +125,7 @@ class SampleBuilder:
             UnsupportedModality: the sessions contain images, which TRL's asynchronous trainer can't
                 train on.
         """
-        # Replaced, never changed in place: other threads read it without a lock.
-        tally = deepcopy(self.tally)
-        tally.groups += 1
-        tally.sessions += len(sealed.sessions)
+        tally = Tally(groups=1, sessions=len(sealed.sessions))
         found = self._rows(sealed)
         tally.left += found.left
         tally.dropped += found.dropped
@@ -149,11 +144,11 @@ class SampleBuilder:
             tally.rows += len(rows)
             tally.trained += 1
         tally.samples += len(samples)
-        tally.barren = 0 if samples else tally.barren + 1
-        self.tally = tally
-        return GroupSamples(
-            samples, _metrics(sealed.sessions, found.left, len(samples), flat=found.flat)
-        )
+        tally.barren = 0 if samples else 1
+        # Replaced, never changed in place: other threads read it without a lock.
+        self.tally = self.tally.plus(tally)
+        metrics = _metrics(sealed.sessions, found.left, len(samples), flat=found.flat)
+        return GroupSamples(samples, metrics, tally)
 
     def _rows(self, sealed: SealedGroup) -> GroupRows:
         try:

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trajgym.adapters._errors import RolloutFailed
-from trajgym.adapters.trl._group_samples import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from trajgym.adapters.trl._group_samples import Tally
 
 __all__ = ["Health"]
 
 
 @dataclass(slots=True)
 class Health:
-    """State of a worker; times are of ``time.monotonic()``, which is the same in all processes.
+    """State of a worker; times are of ``time.monotonic()``.
 
     Args:
         running: whether its thread is alive.
@@ -34,19 +33,6 @@ class Health:
     beat_at: float
     sample_at: float
     tally: Tally
-
-    @classmethod
-    def of(cls, workers: Sequence[Health]) -> Health:
-        """Return the combined health of several workers; one that fails fails all."""
-        working = [one for one in workers if not one.exhausted]
-        return cls(
-            running=all(one.running for one in working),
-            exhausted=not working,
-            error=next((one.error for one in workers if one.error), ""),
-            beat_at=min((one.beat_at for one in working), default=0.0),
-            sample_at=max(one.sample_at for one in workers),
-            tally=Tally.of([one.tally for one in workers]),
-        )
 
     def check(self, stale_after_s: float) -> None:
         """Raise if no more samples can be expected.

@@ -1,16 +1,14 @@
-"""Rollout workers in separate processes, so that sessions and trainer don't share one GIL."""
+"""Sessions in separate processes, so that they and the trainer don't share one GIL."""
 
 from __future__ import annotations
 
+import asyncio
 import atexit
-import contextlib
 import ctypes
 import importlib
+import logging
 import multiprocessing
 import pickle
-import queue
-import threading
-import time
 from dataclasses import replace
 from functools import partial
 from inspect import signature
@@ -18,49 +16,54 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from trajgym.adapters._errors import RolloutFailed
-from trajgym.adapters.trl._buffer import SampleBuffer
-from trajgym.adapters.trl._child import Expected
-from trajgym.adapters.trl._errors import need_trl
+from trajgym.adapters._rollouts import has_sessions
+from trajgym.adapters.trl._fleet_parts import Maker, process_environ, run_directory
 from trajgym.adapters.trl._group_samples import Tally
-from trajgym.adapters.trl._health import Health
+from trajgym.adapters.trl._sample_worker import SampleWorker
 from trajgym.adapters.trl._settings import check_distribution, plain_settings, split_settings
-from trajgym.adapters.trl._versions import VersionClock, watch
+from trajgym.adapters.trl._versions import VersionClock
 from trajgym.adapters.trl._worker import RolloutWorker
-from trajgym.adapters.trl._worker_process import WorkerProcess
-from trajgym.rollout.fleet import Shard
-from trajgym.trajectory import InvalidInput
+from trajgym.rollout.fleet import Fleet, FleetLimits, Shard
+from trajgym.trajectory import InvalidInput, Store
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from contextlib import AsyncExitStack
 
+    from trajgym.adapters.trl._group_samples import GroupSamples
     from trajgym.envs import EnvSpec
     from trajgym.rollout import RunSettings
     from trajgym.trajectory import Task
 
 __all__ = ["MakeWorker", "RolloutProcesses"]
 
-_METRICS = 4096
-"""Most groups with unread metrics; further metrics are discarded."""
-_GRACE = 15.0
-"""Seconds for a process to exit after its worker stopped."""
+_log = logging.getLogger(__name__)
+_GRACE = 30.0
+"""Seconds for the end of the fleet's loop after its processes have stopped or were killed."""
 
 
 class MakeWorker(Protocol):
-    """Makes a worker in its process: a module-level function, or a ``partial`` of one."""
+    """Makes a worker: a module-level function, or a ``partial`` of one.
+
+    It is called in the trainer's process, where ``shard`` is the whole, and in each rollout
+    process. Of the first worker, the tasks, the settings and the path of the store are used; of the
+    others, the engine, the renderer, the deriver and the annotators. None of them is started.
+    """
 
     def __call__(self, *, versions: VersionClock, shard: Shard) -> RolloutWorker:
         """Return a worker that has not been started.
 
         Args:
             versions: the clock for the worker, and for its engine if it takes one.
-            shard: index and number of the workers, to select the worker's tasks and file.
+            shard: index and number of the processes. ``shard.tasks``, ``shard.part`` and
+                ``shard.store`` may be used as they are: of the whole they return everything.
         """
         ...
 
 
-class RolloutProcesses:
-    """Several :class:`RolloutWorker` in processes of their own, for TRL's ``AsyncGRPOTrainer``.
+class RolloutProcesses(SampleWorker):
+    """A :class:`RolloutWorker` whose sessions run in processes of their own.
 
     ::
 
@@ -69,11 +72,13 @@ class RolloutProcesses:
         )
 
     and continue as with a :class:`RolloutWorker`. One worker has one event loop, which runs some
-    hundreds of turns a second. Several workers divide the tasks and the concurrent sessions among
-    them, and write one run.
+    hundreds of turns a second. The processes are a :class:`trajgym.rollout.fleet.Fleet`: each takes
+    the next task when it has room, makes the samples of the groups that it has sealed, and writes
+    a file of one run. One that dies or gives no sign of life is replaced, its unfinished sessions
+    are run again, and no session is counted or passed on twice.
 
-    The processes are spawned by :meth:`start`, have no access to a GPU, and exit on :meth:`stop` or
-    when the trainer's process exits or dies. As always with spawned processes, the script must
+    The processes are spawned after :meth:`start`, have no access to a GPU, and exit on :meth:`stop`
+    or when the trainer's process exits or dies. As always with spawned processes, the script must
     train under ``if __name__ == "__main__":``.
 
     The state of a weight update is in shared memory, so the recorded ranges of versions are as
@@ -84,8 +89,9 @@ class RolloutProcesses:
         processes: number of processes.
         temperature: the workers' temperature, compared with the trainer's.
         max_staleness: the workers' bound, compared with the trainer's.
-        queue_maxsize: most samples queued in the trainer's process; each worker has its own queue.
+        queue_maxsize: most samples queued.
         stop_seconds: deadline of :meth:`stop`, after which processes are killed (s).
+        limits: other deadlines of the processes; its ``stop`` is not used.
 
     Raises:
         InvalidInput: ``make`` can't be pickled.
@@ -101,31 +107,26 @@ class RolloutProcesses:
         max_staleness: int = 4,
         queue_maxsize: int = 128,
         stop_seconds: float = 180.0,
+        limits: FleetLimits | None = None,
     ) -> None:
-        need_trl()
         if processes < 1:
             raise InvalidInput(f"processes is {processes}; it must be at least 1")
-        self._context = multiprocessing.get_context("spawn")
-        cells: Any = self._context.RawArray(ctypes.c_longlong, 2)
-        self._cells = cells
-        self.versions = VersionClock(cells=cells)
-        self.rollout_buffer = SampleBuffer(
-            queue_maxsize, lambda: self.versions.version, max_staleness
+        cells: Any = multiprocessing.get_context("spawn").RawArray(ctypes.c_longlong, 2)
+        super().__init__(
+            versions=VersionClock(cells=cells),
+            temperature=temperature,
+            max_staleness=max_staleness,
+            queue_maxsize=queue_maxsize,
+            stop_seconds=stop_seconds + _GRACE,
         )
-        self.metrics_queue: queue.Queue[dict[str, Any]] = queue.Queue(_METRICS)
-        self.updates: list[tuple[int, float]] = []
-        """Versions and the Unix times (s) at which the trainer announced them."""
-        self.temperature = temperature
-        self.max_staleness = max_staleness
         self.processes = processes
-        self.discarded = 0
-        """Number of samples that arrived during :meth:`stop`."""
-        self._make = _pickled(make)
-        self._stop_seconds = stop_seconds
-        self._children: list[WorkerProcess] = []
-        self._counting = threading.Lock()
-        self._stopping = False
-        self._started_at = 0.0
+        self._make = make
+        self._maker = Maker(_pickled(make), cells)
+        self._limits = replace(limits or FleetLimits(), stop=stop_seconds)
+        self._tally = Tally()
+        self._fleet: Fleet | None = None
+        self._orders: set[asyncio.Task[None]] = set()
+        self._leaving = False
 
     @classmethod
     def for_vllm(
@@ -139,6 +140,7 @@ class RolloutProcesses:
         store: str | os.PathLike[str],
         processes: int = 1,
         stop_seconds: float = 180.0,
+        limits: FleetLimits | None = None,
         settings: RunSettings | None = None,
         **options: Any,
     ) -> Self:
@@ -147,16 +149,16 @@ class RolloutProcesses:
         Args:
             args: the trainer's ``AsyncGRPOConfig``.
             spec: the environment.
-            tasks: repeated endlessly; at least as many as processes.
+            tasks: repeated endlessly.
             model: the model's name on the server.
             tokenizer: with a chat template.
             store: a run directory without sessions.
             processes: number of processes.
             stop_seconds: see the class.
+            limits: see the class.
             settings: how sessions are run, by default taken from ``args``; ``concurrency`` is the
                 total of all processes.
-            **options: further arguments of :meth:`RolloutWorker.for_vllm`, and settings by name;
-                ``queue_maxsize`` is the total of all processes.
+            **options: further arguments of :meth:`RolloutWorker.for_vllm`, and settings by name.
 
         Raises:
             InvalidInput: ``args`` changes the sampling distribution (``top_p`` and others), an
@@ -165,7 +167,8 @@ class RolloutProcesses:
             UnknownEnv: no environment has the spec's id.
         """
         check_distribution(args)
-        Shard(0, processes).tasks(tasks)
+        if not tasks:
+            raise InvalidInput("there are no tasks")
         if any(Path(store).glob("*.sqlite")):
             raise InvalidInput(
                 f"{store} already contains a run; policy versions start at 0 in each training "
@@ -173,48 +176,49 @@ class RolloutProcesses:
             )
         run, more = split_settings(args, settings, options)
         _refuse_unknown(more)
-        more = {"queue_maxsize": args.queue_maxsize, **more}
         make = partial(
             _vllm_worker,
             # Importing this module registers the environment in the other process.
             spec.resolve().__module__,
             plain_settings(args),
             spec,
-            tasks,
             model=model,
             tokenizer=tokenizer,
             store=store,
-            stop_seconds=stop_seconds,
             settings=run,
             **more,
         )
-        return cls(
-            make,
+        made = cls(
+            partial(make, tasks=tasks[:1]),  # in the processes, which get theirs from the fleet
             processes=processes,
             temperature=more.get("temperature", args.temperature),
             max_staleness=args.max_staleness if run.max_staleness is None else run.max_staleness,
+            queue_maxsize=more.get("queue_maxsize", args.queue_maxsize),
             stop_seconds=stop_seconds,
+            limits=limits,
         )
-
-    def attach(self, trainer: Any) -> None:
-        """Check the trainer's settings and subscribe to its weight updates.
-
-        See :meth:`RolloutWorker.attach`.
-
-        Raises:
-            InvalidInput: the trainer's settings differ from the workers'.
-        """
-        watch(self, trainer)
+        made._make = partial(make, tasks=tasks)
+        return made
 
     @property
     def tally(self) -> Tally:
-        """Counts of sessions, at most a second old; final after :meth:`stop`."""
-        return Tally.of([child.health.tally for child in self._children if child.health])
+        """Counts over the groups whose samples have arrived."""
+        return self._tally
 
     @property
     def pids(self) -> list[int]:
-        """Process ids, after :meth:`start`."""
-        return [child.process.pid for child in self._children if child.process.pid]
+        """Ids of the processes that are alive."""
+        return [] if self._fleet is None else self._fleet.pids
+
+    @property
+    def deaths(self) -> int:
+        """Number of processes that died and were replaced."""
+        return 0 if self._fleet is None else self._fleet.deaths
+
+    @property
+    def discarded(self) -> int:
+        """Number of samples that arrived and were not queued because of :meth:`stop`."""
+        return self._tally.samples - self._queued if self._stopping else 0
 
     # TRL's RolloutWorkerProtocol ------------------------------------------------------------
 
@@ -224,23 +228,8 @@ class RolloutProcesses:
         Raises:
             RolloutFailed: they were started or stopped before.
         """
-        if self._children or self._stopping:
-            raise RolloutFailed("rollout processes can be started only once; create a new object")
-        expected = Expected(self.temperature, self.max_staleness)
-        self._started_at = time.monotonic()
-        atexit.register(self.stop)
-        for index in range(self.processes):
-            self._children.append(
-                WorkerProcess(
-                    self._context,
-                    self._make,
-                    self._cells,
-                    expected,
-                    Shard(index, self.processes),
-                    self._put,
-                    self._measured,
-                ),
-            )
+        super().start()
+        atexit.register(self._leave)
 
     def stop(self) -> None:
         """Cancel running sessions, close everything and end the processes. Idempotent.
@@ -248,105 +237,120 @@ class RolloutProcesses:
         Raises:
             RolloutFailed: a process did not exit in time and was killed.
         """
-        atexit.unregister(self.stop)
-        if self._stopping:
-            return
-        self._stopping = True
-        self.rollout_buffer.close()
-        self._tell("stop")
-        ends = time.monotonic() + self._stop_seconds + _GRACE
-        joined = [child.join(max(0.0, ends - time.monotonic())) for child in self._children]
-        if not all(joined):
+        atexit.unregister(self._leave)
+        fleet = self._fleet
+        before = 0 if fleet is None else fleet.unclosed
+        super().stop()
+        if fleet is not None and (killed := fleet.unclosed - before):
             raise RolloutFailed(
-                f"{joined.count(False)} rollout processes did not stop within "
-                f"{self._stop_seconds:g} s and were killed, probably because an environment did "
-                "not close. The next run removes sandboxes that they left; so does: trajgym "
-                "sandboxes clean",
+                f"{killed} rollout processes did not stop within {self._limits.stop:g} s and were "
+                "killed, probably because an environment did not close. The next run removes "
+                "sandboxes that they left; so does: trajgym sandboxes clean",
             )
 
     def update_model_version(self, model_version: int) -> None:
         """Record that the server has the weights of this version."""
-        self.versions.announce(model_version)
-        self.updates.append((model_version, time.time()))
-        self._tell("version", model_version)
-
-    def check_health(self, stale_after_s: float) -> None:
-        """Raise if no more samples can be expected.
-
-        Args:
-            stale_after_s: most seconds without an iteration of an event loop, or without a
-                sample although groups were sealed.
-
-        Raises:
-            RolloutFailed: a process exited or does not start, or its worker ended, hangs, or
-                produces no samples.
-        """
-        if not self._children:
-            raise RolloutFailed("the rollout processes are not running")
-        for child in self._children:
-            if child.failure:
-                raise RolloutFailed(f"a rollout process failed: {child.failure}")
-        known = [child.health for child in self._children if child.health]
-        for one in known:
-            if one.error:
-                one.check(stale_after_s)
-        for child in self._children:
-            if end := child.end:
-                raise RolloutFailed(f"a rollout process {end}")
-        if len(known) == len(self._children):
-            Health.of(known).check(stale_after_s)
-        elif (waited := time.monotonic() - self._started_at) > stale_after_s:
-            raise RolloutFailed(f"a rollout process has not started to work after {waited:.0f} s")
-
-    # Messages to and from the processes ---------------------------------------------------------
+        super().update_model_version(model_version)
+        if self._maker.worker is not None:  # its tasks may wait for versions
+            self._maker.worker.update_model_version(model_version)
 
     def pause(self) -> None:
-        """Start no turn, and stop the sessions' clocks, until :meth:`resume`."""
-        self._tell("pause")
+        """Start no turn, and stop the sessions' clocks, until :meth:`resume`.
+
+        All processes are told at once; one that does not confirm it in time is replaced.
+        """
+        self._in_loop(partial(self._tell, Fleet.pause))
 
     def resume(self) -> None:
         """Undo :meth:`pause`."""
-        self._tell("resume")
+        self._in_loop(partial(self._tell, Fleet.resume))
 
-    def _tell(self, *message: Any) -> None:
-        for child in self._children:
-            child.send(*message)
+    def _set_version(self) -> None:
+        self._tell(Fleet.set_version, self.versions.version)
 
-    def _measured(self, metrics: dict[str, Any]) -> None:
-        metrics["trajgym/stale_samples"] += float(self.rollout_buffer.stale)
-        with contextlib.suppress(queue.Full):
-            self.metrics_queue.put_nowait(metrics)
+    def _tell(self, command: Callable[..., Coroutine[Any, Any, None]], *values: int) -> None:
+        """Give the fleet a command, in the order of the calls; it is confirmed later."""
+        if self._fleet is not None:
+            task = asyncio.ensure_future(command(self._fleet, *values))
+            self._orders.add(task)
+            task.add_done_callback(self._orders.discard)
 
-    def _put(self, pair: tuple[str, Any]) -> None:
-        if not self.rollout_buffer.put_pair(pair):
-            with self._counting:
-                self.discarded += 1
+    # The thread -----------------------------------------------------------------------------
+
+    async def _work(self, stack: AsyncExitStack) -> None:
+        del stack
+        worker = await asyncio.to_thread(self._made)
+        out = run_directory(worker.store)
+        async with await asyncio.to_thread(Store, out) as store:
+            if await asyncio.to_thread(has_sessions, store):
+                raise InvalidInput(
+                    f"{out} already contains sessions; policy versions start at 0 in each "
+                    "training process, so use a separate directory for each",
+                )
+        fleet = Fleet(
+            worker.spec,
+            worker.tasks,
+            self._maker.policy,
+            out,
+            processes=self.processes,
+            settings=worker.settings,
+            limits=self._limits,
+            make_handler=self._maker.handler,
+            environ=process_environ(),
+        )
+        await fleet.set_version(self.versions.version)
+        self._fleet = fleet
+        try:
+            async with fleet:
+                async for handled in fleet.handled():
+                    await self._take(handled.result, fleet)
+        except Exception:
+            if not self._leaving:
+                raise
+            _log.debug("the exit of Python ended the fleet", exc_info=True)
+
+    def _made(self) -> RolloutWorker:
+        """Make the worker whose tasks, settings and store are used; blocks."""
+        worker = self._make(versions=self.versions, shard=Shard(0, 1))
+        for name in ("temperature", "max_staleness"):
+            mine, found = getattr(self, name), getattr(worker, name)
+            if mine != found:
+                raise InvalidInput(
+                    f"the worker has {name}={found}, but RolloutProcesses was made with "
+                    f"{name}={mine}"
+                )
+        if worker.versions is not self.versions:
+            raise InvalidInput("the worker has its own clock: make it with versions=versions")
+        self._maker.worker = worker
+        return worker
+
+    async def _take(self, made: GroupSamples, fleet: Fleet) -> None:
+        self._tally = self._tally.plus(made.tally)
+        made.metrics["trajgym/process_deaths"] = float(fleet.deaths)
+        await self._put_all(made)
+
+    def _leave(self) -> None:
+        """End the processes at the exit of Python, when the event loop can't do so any more."""
+        self._stopping = self._leaving = True
+        if self._fleet is not None:
+            self._fleet.abandon()
 
 
 def _vllm_worker(
     module: str,
     args: Any,
     spec: EnvSpec,
-    tasks: Sequence[Task],
     *,
+    tasks: Sequence[Task],
     versions: VersionClock,
     shard: Shard,
     store: str | os.PathLike[str],
-    settings: RunSettings,
-    queue_maxsize: int,
     **options: Any,
 ) -> RolloutWorker:
     if module != "__main__":  # which spawning imports
         importlib.import_module(module)
     return RolloutWorker.for_vllm(
-        args,
-        spec,
-        shard.tasks(tasks),
-        versions=versions,
-        store=shard.store(store),
-        settings=replace(settings, concurrency=shard.part(settings.concurrency)),
-        queue_maxsize=shard.part(queue_maxsize),
-        **options,
+        args, spec, tasks, versions=versions, store=shard.store(store), **options
     )
 
 

@@ -21,7 +21,7 @@ from trajgym.adapters.trl._versions import VersionClock, watch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trajgym.adapters.trl._group_samples import GroupSamples, SampleBuilder, Tally
+    from trajgym.adapters.trl._group_samples import GroupSamples, Tally
 
 __all__ = ["SampleWorker"]
 
@@ -36,7 +36,6 @@ class SampleWorker(ABC):
     """Makes samples of sealed groups in a thread of its own, and puts them into TRL's queue.
 
     Args:
-        build: makes samples of a group.
         versions: the clock of the engine.
         temperature: of sampling; the trainer's must be the same.
         max_staleness: most versions that a sample may be behind when it is taken.
@@ -46,7 +45,6 @@ class SampleWorker(ABC):
 
     def __init__(
         self,
-        build: SampleBuilder,
         *,
         versions: VersionClock | None,
         temperature: float,
@@ -64,7 +62,8 @@ class SampleWorker(ABC):
         self.updates: list[tuple[int, float]] = []
         """Versions and the Unix times (s) at which the trainer announced them."""
         self.temperature = temperature
-        self._build = build
+        self._queued = 0
+        """Number of samples that were put into the queue."""
         self._stop_seconds = stop_seconds
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -92,9 +91,9 @@ class SampleWorker(ABC):
         watch(self, trainer)
 
     @property
+    @abstractmethod
     def tally(self) -> Tally:
         """Counts of sessions up to now."""
-        return self._build.tally
 
     # TRL's RolloutWorkerProtocol ------------------------------------------------------------
 
@@ -104,7 +103,7 @@ class SampleWorker(ABC):
         Raises:
             RolloutFailed: the worker was started before.
         """
-        if self._thread is not None:
+        if self._thread is not None or self._stopping:
             raise RolloutFailed("a rollout worker can be started only once; create a new one")
         self._beat_at = self._sample_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="trajgym-trl", daemon=True)
@@ -236,6 +235,7 @@ class SampleWorker(ABC):
                 # No deadline: a training step may take any time, and stop() cancels this.
                 await self._space.wait()
             else:
+                self._queued += 1
                 return 0.0 if begun is None else time.monotonic() - begun
 
     # Calls from the trainer's thread ----------------------------------------------------------

@@ -13,6 +13,7 @@ from trajgym.adapters._annotating import as_annotators
 from trajgym.adapters._gate import check_allowances
 from trajgym.adapters._rollouts import has_sessions
 from trajgym.adapters.trl._errors import need_trl
+from trajgym.adapters.trl._fleet_parts import SampleHandler
 from trajgym.adapters.trl._group_samples import SampleBuilder
 from trajgym.adapters.trl._sample_worker import SampleWorker
 from trajgym.adapters.trl._settings import check_distribution, split_settings
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from trajgym.adapters._annotating import Annotators, AnnotatorSpec
     from trajgym.adapters._group_rows import MissingRule
+    from trajgym.adapters.trl._group_samples import Tally
     from trajgym.adapters.trl._samples import Form
     from trajgym.envs import EnvSpec
     from trajgym.rewards import DeriverSpec
@@ -124,7 +126,7 @@ class RolloutWorker(SampleWorker):
         need_trl()
         _check_engine(engine, temperature, check_allowances(allow))
         self.settings = settings = RunSettings.of(settings or _DEFAULTS, overrides)
-        build = SampleBuilder(
+        self._build = SampleBuilder(
             "grpo" if deriver is None else deriver,
             form,
             skip_flat=skip_flat,
@@ -134,7 +136,6 @@ class RolloutWorker(SampleWorker):
             longest=token_budget,
         )
         super().__init__(
-            build,
             versions=versions,
             temperature=temperature,
             max_staleness=(
@@ -144,16 +145,16 @@ class RolloutWorker(SampleWorker):
             stop_seconds=stop_seconds,
         )
         self._engine = engine
-        self._policy = TokenPolicy(
+        self.policy = TokenPolicy(  # with spec, tasks and store also used by RolloutProcesses
             engine,
             renderer,
             sampling=Sampling(temperature=temperature),
             max_tokens=max_tokens,
             timeout=turn_timeout,
         )
-        self._spec = spec
-        self._tasks = _repeated(tasks, settings.seed if shuffle else None)
-        self._store = store
+        self.spec = spec
+        self.tasks = _repeated(tasks, settings.seed if shuffle else None)
+        self.store = store
         self._annotators = as_annotators(annotators)
         self._runner: Runner | None = None
 
@@ -212,16 +213,26 @@ class RolloutWorker(SampleWorker):
             renderer = TemplateRenderer(tokenizer, template_options=args.chat_template_kwargs)
         return cls(spec, tasks, engine, renderer, store, versions=clock, settings=run, **more)
 
+    @property
+    def tally(self) -> Tally:
+        """Counts of sessions up to now."""
+        return self._build.tally
+
+    @property
+    def handler(self) -> SampleHandler:
+        """What makes samples of a group elsewhere than in this worker's thread."""
+        return SampleHandler(self._build, self._annotators)
+
     # The thread -----------------------------------------------------------------------------
 
     async def _work(self, stack: AsyncExitStack) -> None:
-        stack.push_async_callback(self._policy.close)
+        stack.push_async_callback(self.policy.close)
         if self._annotators is not None:
             stack.push_async_callback(self._annotators.close)
         if isinstance(self._engine, VLLMEngine):
             await self._engine.check()
         store = await self._opened(stack)
-        runner = Runner(self._spec, self._tasks, self._policy, store=store, settings=self.settings)
+        runner = Runner(self.spec, self.tasks, self.policy, store=store, settings=self.settings)
         runner.set_version(self.versions.version)
         self._runner = await stack.enter_async_context(runner)
         if self._annotators is None:
@@ -231,7 +242,7 @@ class RolloutWorker(SampleWorker):
             await self._annotate(runner, store, self._annotators)
 
     async def _opened(self, stack: AsyncExitStack) -> Store:
-        store = self._store
+        store = self.store
         if not isinstance(store, Store):
             store = await asyncio.to_thread(Store, store)
             await stack.enter_async_context(store)
@@ -240,7 +251,7 @@ class RolloutWorker(SampleWorker):
                 f"{store.path} already contains sessions; policy versions start at 0 in each "
                 "training process, so use a separate directory for each",
             )
-        await store.set_meta("env", json.dumps(self._spec.to_json(), sort_keys=True))
+        await store.set_meta("env", json.dumps(self.spec.to_json(), sort_keys=True))
         return store
 
     async def _annotate(self, runner: Runner, store: Store, annotators: Annotators) -> None:

@@ -10,12 +10,15 @@ import pickle
 import signal
 import threading
 import traceback
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from trajgym.rollout._resume import Earlier
-from trajgym.rollout._runner import Progress, RunIncomplete, Runner
+from trajgym.rollout._runner import Progress, Runner
 from trajgym.rollout.fleet._errors import FleetFailed
+from trajgym.rollout.fleet._handling import handle_all
 from trajgym.rollout.fleet._jobs import brief
+from trajgym.rollout.fleet._shard import Shard
 from trajgym.rollout.fleet._spawned import PipeChannel, private
 from trajgym.rollout.fleet._streamed import ShardStream
 from trajgym.rollout.monitoring import log_as_asked
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from trajgym.rollout._policy import Policy
     from trajgym.rollout._sample import OpenGroup
     from trajgym.rollout._settings import RunSettings
+    from trajgym.rollout.fleet._handling import GroupHandler, Handled
     from trajgym.rollout.mixture import Mixture
     from trajgym.trajectory import SessionTree, Task
 
@@ -72,6 +76,10 @@ class Recipe(NamedTuple):
     stop_seconds: float
     last_key: int | None = None
     """The largest key of a session in the shard, if the fleet writes it; see `ShardStream`."""
+    make_handler: Callable[[], GroupHandler] | None = None
+    shard: Shard = Shard(0, 1)
+    environ: tuple[tuple[str, str | None], ...] = ()
+    """Environment variables, set before the modules are imported; None removes one."""
 
 
 class Failure(NamedTuple):
@@ -155,6 +163,12 @@ class Worker:
         self._loop, self._main = asyncio.get_running_loop(), asyncio.current_task()
         self._open = self._loop.create_future()
         recipe = self.recipe
+        recipe.shard.enter()
+        for name, value in recipe.environ:
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
         for module in recipe.modules:
             if module != "__main__":  # which spawning imports
                 importlib.import_module(module)
@@ -168,7 +182,14 @@ class Worker:
     async def _run(self, recipe: Recipe) -> None:
         assert self._open is not None
         policy = recipe.make_policy()
-        async with policy, Store(recipe.store, sink=self._stream) as store:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(policy)
+            store = Store(recipe.store, sink=self._stream)
+            await stack.enter_async_context(store)
+            handler = None
+            if recipe.make_handler is not None:
+                handler = recipe.make_handler()
+                stack.push_async_callback(handler.close)
             self._runner = runner = _DirectedRunner(
                 recipe,
                 self._tasks,
@@ -185,13 +206,13 @@ class Worker:
                 async with runner:
                     self._send("ready")
                     self._send("want", _AHEAD)
-                    async for sealed in runner:
-                        self._flush()
-                        self._send("sealed", sealed.group)
-            except RunIncomplete:
-                pass  # the groups were named when they were left open
+                    await handle_all(runner, handler, store, self._deliver)
             finally:
                 self._flush()
+
+    def _deliver(self, handled: Handled) -> None:
+        self._flush()
+        self._send("sealed", handled)
 
     # Tasks and commands -------------------------------------------------------------------
 

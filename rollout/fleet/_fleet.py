@@ -31,6 +31,7 @@ from trajgym.rollout._signal import Signal
 from trajgym.rollout.fleet._backlog import Backlog
 from trajgym.rollout.fleet._child import Recipe
 from trajgym.rollout.fleet._errors import FleetFailed
+from trajgym.rollout.fleet._handling import Handled
 from trajgym.rollout.fleet._jobs import Job, what_is_left
 from trajgym.rollout.fleet._launcher import ProcessLauncher
 from trajgym.rollout.fleet._limits import FleetLimits
@@ -42,13 +43,14 @@ from trajgym.trajectory import InvalidInput, Store
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
+    from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
     from types import TracebackType
     from typing import Any
 
     from trajgym.envs import EnvSpec
     from trajgym.rollout._policy import Policy
     from trajgym.rollout._settings import RunKeywords
+    from trajgym.rollout.fleet._handling import GroupHandler
     from trajgym.rollout.fleet._launcher import Launcher, Room
     from trajgym.rollout.mixture import Draws, Mixture
     from trajgym.trajectory import Group, Run, SessionTree, Task
@@ -98,6 +100,10 @@ class Fleet:
         limits: deadlines of the processes.
         launcher: starts the processes; on this machine by default. See
             :class:`trajgym.rollout.fleet.ray.RayLauncher` for others.
+        make_handler: called in each process; what it returns is called with each group that the
+            process seals, and :meth:`handled` passes on the results. A group whose process dies
+            before its result is here is handled by another one. Pickled like ``make_policy``.
+        environ: environment variables of the processes; None removes one.
         **overrides: settings by name: ``samples``, ``concurrency``, ``budgets``, ``retries``, ...
 
     Raises:
@@ -120,6 +126,8 @@ class Fleet:
         allow_changes: Collection[str] = (),
         limits: FleetLimits | None = None,
         launcher: Launcher | None = None,
+        make_handler: Callable[[], GroupHandler] | None = None,
+        environ: Mapping[str, str | None] | None = None,
         **overrides: Unpack[RunKeywords],
     ) -> None:
         if processes < 1:
@@ -131,6 +139,8 @@ class Fleet:
         self.limits = limits or FleetLimits()
         self.deaths = 0
         """Number of processes that died and were replaced."""
+        self.unclosed = 0
+        """Number of processes that were killed because they did not close their sessions."""
         known = tasks if isinstance(tasks, (list, tuple)) else ()
         self.places = Places(spec, self.settings, known)
         for place in self.places.all.values():
@@ -145,6 +155,8 @@ class Fleet:
         self.capacity = Capacity(self.settings.admission)
         """How many groups have been begun, and may be."""
         self._make_policy = make_policy
+        self._make_handler = make_handler
+        self._environ = tuple((environ or {}).items())
         self._out = Path(out)
         self._known = [task for place in self.places.all.values() for task in place.tasks]
         self._source = as_async(() if tasks is None else tasks)
@@ -152,7 +164,7 @@ class Fleet:
         self._allow_changes = allow_changes
         self._launcher: Launcher = launcher or ProcessLauncher()
         self._environments = [place.spec for place in self.places.all.values()]
-        self._launcher.check((spec, make_policy, self.settings))
+        self._launcher.check((spec, make_policy, make_handler, self.settings))
         self._store: Store | None = None
         self._checks: KnownTasks | None = None
         self._earlier: dict[str, Earlier] = {}
@@ -169,7 +181,7 @@ class Fleet:
         self._false_starts = 0
         self._untidy: set[str] = set()
         """Nodes where a process died since ``open_run``, which removes what it left, was called."""
-        self._ready: list[tuple[int, Group]] = []
+        self._ready: list[tuple[int, Handled]] = []
         """Sealed groups, the one that was begun first at the front: a heap."""
         self._begun = 0
         self._background: set[asyncio.Task[None]] = set()
@@ -213,6 +225,20 @@ class Fleet:
             self._stopping = True
             self._changed.ring()
             self._in_background(self._order("stop"))
+
+    def abandon(self) -> None:
+        """Let the processes close their sessions and end, and wait for them. Blocks.
+
+        For a fleet in a thread at the exit of Python, when its event loop can't leave it any more:
+        no thread can be started. Called by ``atexit``; the fleet is of no use afterwards.
+        """
+        self._stopping = True
+        alive = list(self._alive)
+        for process in alive:
+            process.cancel()
+        until = time.monotonic() + self.limits.stop
+        for process in alive:
+            process.join(max(0.0, until - time.monotonic()))
 
     async def _order(self, name: str, *arguments: Any) -> None:
         alive = list(self._alive)
@@ -290,14 +316,26 @@ class Fleet:
             FleetFailed: processes can't be started.
             StoreError: a process can't write its file any more.
         """
-        if (group := await self._next_sealed()) is None:
+        if (handled := await self._next_sealed()) is None:
             raise StopAsyncIteration
+        group = handled.group
         sealed = SealedGroup(group, await asyncio.to_thread(self._sessions, group))
         found = as_delivered(sealed, self.version, self.settings.max_staleness)
         if found.group is not group:  # its members left between sealing and delivery
             assert self._store is not None
             await self._store.put_group(found.group)
         return found
+
+    async def handled(self) -> AsyncIterator[Handled]:
+        """Yield sealed groups with what their handlers returned, and without their sessions.
+
+        Members that became too old since their group was sealed are still among its members.
+
+        Raises:
+            RunIncomplete: see :meth:`__anext__`; and its other errors, and those of the handlers.
+        """
+        while (handled := await self._next_sealed()) is not None:
+            yield handled
 
     async def drain(self) -> None:
         """Run until the tasks are finished, without reading the sealed groups.
@@ -308,7 +346,7 @@ class Fleet:
         while await self._next_sealed() is not None:
             pass
 
-    async def _next_sealed(self) -> Group | None:
+    async def _next_sealed(self) -> Handled | None:
         supervisor = self._supervisor
         if supervisor is None:
             raise RuntimeError("use the fleet as a context manager: async with Fleet(...)")
@@ -410,7 +448,7 @@ class Fleet:
                 if not watch.done():
                     process.finish()
         finally:
-            await process.close()
+            self.unclosed += not await process.close()
         if process.failure is not None:
             raise process.failure.exception
         if not process.done or (process.jobs and not self._stopping):
@@ -437,6 +475,9 @@ class Fleet:
             self._out,
             self.limits.stop,
             None if writer is None else writer.last_key,
+            self._make_handler,
+            shard,
+            self._environ,
         )
         try:
             return FleetWorker(
@@ -510,9 +551,10 @@ class Fleet:
         ):
             for event in events:
                 self._report(event)
-            if group is not None:
-                self._sealed(process, group)
+            if group is not None and self._make_handler is None:
+                self._sealed(process, Handled(group, None))
             else:
+                job.earlier.sealed = False  # sealed again where it is handled
                 self._queue_again(job, process, alone=len(jobs) == 1)
         process.jobs.clear()
 
@@ -655,12 +697,13 @@ class Fleet:
         except Exception:  # noqa: BLE001 - boundary: a callback
             _log.exception("on_progress failed for %s %s", event.kind, event.session or event.task)
 
-    def _sealed(self, process: FleetWorker, group: Group) -> None:
+    def _sealed(self, process: FleetWorker, handled: Handled) -> None:
+        group = handled.group
         if (job := process.jobs.pop(group.id, None)) is None:
             return
         self._end_group(job, accepted=bool(group.counted))
         self._report(Progress("sealed", "", group.task))
-        heappush(self._ready, (job.number, group))
+        heappush(self._ready, (job.number, handled))
         self._changed.ring()
 
     def _left_open(self, process: FleetWorker, group: str) -> None:

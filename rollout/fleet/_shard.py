@@ -32,6 +32,16 @@ class Shard:
     index: int
     count: int
 
+    @classmethod
+    def current(cls) -> Shard:
+        """Return that of the worker whose process this is; the whole in any other process."""
+        return _current
+
+    def enter(self) -> None:
+        """Make it the current one of this process; called by the worker."""
+        global _current
+        _current = self
+
     def tasks(self, tasks: Sequence[_T]) -> Sequence[_T]:
         """Return this worker's tasks; each task belongs to one worker, so groups stay whole.
 
@@ -59,3 +69,6 @@ class Shard:
     def store(self, run: str | os.PathLike[str]) -> Path:
         """Return the path of this worker's file in a run directory; all files form one run."""
         return Path(run) / f"worker-{self.index}.sqlite"
+
+
+_current = Shard(0, 1)

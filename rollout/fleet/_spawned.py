@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PipeChannel", "Sender", "Spawned", "messages", "private"]
 
+_PARENT = 5.0
+"""Seconds between two looks at whether the parent process is alive."""
 _THREADS = 15.0
 """Seconds for reading the last messages of a process that has exited."""
 
@@ -153,6 +155,7 @@ class PipeChannel:
 
     def __init__(self, control: Connection, name: str) -> None:
         self._control = control
+        self._parent = os.getppid()
         self._sender = Sender(control.send, name)
 
     def send(self, message: Any) -> None:
@@ -160,8 +163,17 @@ class PipeChannel:
         self._sender.send(message)
 
     def messages(self) -> Iterator[Any]:
-        """Yield messages until the other process has exited."""
-        return messages(self._control)
+        """Yield messages until the other process has exited.
+
+        Copies of its end of the pipe may be open in others that it has forked, so its death is also
+        noticed by its id.
+        """
+        while os.getppid() == self._parent:
+            try:
+                if self._control.poll(_PARENT):
+                    yield self._control.recv()
+            except (EOFError, OSError):
+                return
 
     def close(self) -> None:
         """Wait until all messages are sent."""

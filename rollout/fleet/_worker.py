@@ -12,11 +12,12 @@ if TYPE_CHECKING:
 
     from trajgym.rollout._runner import Progress
     from trajgym.rollout.fleet._child import Failure, Recipe
+    from trajgym.rollout.fleet._handling import Handled
     from trajgym.rollout.fleet._jobs import Job
     from trajgym.rollout.fleet._launcher import Launcher, Room
     from trajgym.rollout.fleet._limits import FleetLimits
     from trajgym.rollout.fleet._streamed import ShardWriter
-    from trajgym.trajectory import Group, Task
+    from trajgym.trajectory import Task
 
 __all__ = ["FleetWorker"]
 
@@ -37,7 +38,7 @@ class FleetWorker:
         limits: deadlines.
         writer: writes its shard, unless it does so itself; closed here.
         on_event: called with each event of its sessions.
-        on_sealed: called with each group that it sealed.
+        on_sealed: called with each group that it sealed and handled.
         on_left_open: called with the id of each group that it can't seal.
     """
 
@@ -51,7 +52,7 @@ class FleetWorker:
         *,
         writer: ShardWriter | None,
         on_event: Callable[[FleetWorker, Progress], None],
-        on_sealed: Callable[[FleetWorker, Group], None],
+        on_sealed: Callable[[FleetWorker, Handled], None],
         on_left_open: Callable[[FleetWorker, str], None],
     ) -> None:
         self.index = index
@@ -142,14 +143,24 @@ class FleetWorker:
         self.killed = self.killed or why
         self._link.kill()
 
-    async def close(self) -> None:
-        """Let the process close its sessions and end; kill it at the deadline."""
+    def cancel(self) -> None:
+        """Tell it to close its sessions and end."""
+        self._link.send("cancel")
+
+    def join(self, seconds: float) -> None:
+        """Wait for its end, from any thread; kill it on timeout. Blocks."""
+        self._link.join(seconds)
+
+    async def close(self) -> bool:
+        """Let the process close its sessions and end; kill it at the deadline (False)."""
         if not self.closed.done():
-            self._link.send("cancel")
+            self.cancel()
             await asyncio.wait([self.closed], timeout=self._limits.stop)
         seconds = self._limits.stop if self.closed.done() else 0.0
-        if not await asyncio.to_thread(self._link.join, seconds):
-            self.killed = self.killed or f"did not end within {self._limits.stop:g} s"
+        if ended := await asyncio.to_thread(self._link.join, seconds):
+            return ended
+        self.killed = self.killed or f"did not end within {self._limits.stop:g} s"
+        return False
 
     async def watch(self) -> None:
         """Kill the process when it exceeds a deadline; returns when it has ended."""

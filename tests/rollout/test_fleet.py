@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.rollout.fleet import SPEC, TURNS, broken, contents, held, policy, tasks
+from tests.rollout.fleet import SPEC, TURNS, broken, contents, held, policy, scores, tasks
 from trajgym.rollout import RunIncomplete, collect
-from trajgym.rollout.fleet import Fleet, FleetFailed, FleetLimits, collect_in_processes
+from trajgym.rollout.fleet import Fleet, FleetFailed, FleetLimits, Shard, collect_in_processes
 from trajgym.rollout.fleet._launcher import ProcessLauncher
-from trajgym.trajectory import InvalidInput, Run, Store, StoreLocked
+from trajgym.trajectory import InvalidInput, Run, Store, StoreLocked, Task
 
 if TYPE_CHECKING:
     from trajgym.rollout import Progress
@@ -46,6 +46,11 @@ async def until(condition: Any, seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)
+
+
+def contents_of(folder: Path, pattern: str) -> dict[str, list[str]]:
+    """Return the lines of files by name."""
+    return {path.name: path.read_text().splitlines() for path in folder.glob(pattern)}
 
 
 def statuses(out: Path) -> Counter[str]:
@@ -241,10 +246,56 @@ async def test_leaving_the_fleet_closes_its_sessions(tmp_path: Path) -> None:
     assert statuses(tmp_path / "run") == {"cancelled": 4}
 
 
+@pytest.mark.parametrize("launcher", [ProcessLauncher, Streamed])
+async def test_groups_are_handled_where_they_were_sealed(
+    launcher: type[ProcessLauncher], tmp_path: Path
+) -> None:
+    """Each result arrives once, also of a group whose process died between sealing and handling."""
+    seen: Counter[str] = Counter()
+    fleet = Fleet(
+        SPEC,
+        tasks(8),
+        policy,
+        tmp_path / "run",
+        samples=2,
+        on_progress=lambda event: seen.update([event.kind]),
+        make_handler=partial(scores, tmp_path, "t3"),
+        environ={"SCORES": "yes", "HOME": None},
+        launcher=launcher(),
+    )
+    async with fleet:
+        handled = [one async for one in fleet.handled()]
+    assert fleet.deaths == 1
+    assert sorted(one.group.task for one in handled) == [f"t{i}" for i in range(8)]
+    found = contents(tmp_path / "run")
+    for one in handled:
+        assert one.result == [found[one.group.task, sample][1] for sample in range(2)]
+    assert statuses(tmp_path / "run")["completed"] == 16  # none was run again that was finished
+    assert seen["sealed"] == 8
+    notes = contents_of(tmp_path, "handled-*")
+    assert len(notes["handled-t3"]) == 2
+    assert {line for lines in notes.values() for line in lines} <= {"0 yes", "1 yes"}
+    assert contents_of(tmp_path, "closed-*")
+    assert Shard.current() == Shard(0, 1)
+
+
+async def test_a_handler_that_refuses_ends_the_fleet(tmp_path: Path) -> None:
+    """Its error is raised as it is; the sessions stay."""
+    todo = [Task(id="refused")]
+    with pytest.raises(InvalidInput, match="this group is refused"):
+        async with Fleet(
+            SPEC, todo, policy, tmp_path / "run", make_handler=partial(scores, tmp_path)
+        ) as fleet:
+            await fleet.drain()
+    assert statuses(tmp_path / "run") == {"completed": 1}
+
+
 async def test_a_task_that_ends_its_process_is_named(tmp_path: Path) -> None:
     """The others are finished, and so are its neighbours in the process that it ended."""
     todo = [*tasks(3), *(task for task in tasks(5, deadly=True) if task.id == "t4"), *tasks(6)[5:]]
-    with pytest.raises(RunIncomplete, match=r"1 groups.*'t4' ended its process 4 times \(it exit"):
+    with pytest.raises(
+        RunIncomplete, match=r"1 groups.*'t4' ended its process [34] times \(it exit"
+    ):
         await collect_in_processes(SPEC, todo, policy, tmp_path, limits=FleetLimits(deaths=2))
     assert {task for task, _ in contents(tmp_path)} == {"t0", "t1", "t2", "t5"}
 

@@ -13,7 +13,7 @@ from trajgym.adapters.trl import RolloutProcesses, RolloutWorker
 from trajgym.envs import Budgets, Env, EnvSpec, ToolResult
 from trajgym.rollout import Retry, VLLMEngine
 from trajgym.rollout.rendering import TemplateRenderer
-from trajgym.trajectory import Message, Outcome, Task
+from trajgym.trajectory import InvalidInput, Message, Outcome, Task
 
 if TYPE_CHECKING:
     from trajgym.adapters.trl import Shard, VersionClock
@@ -58,7 +58,7 @@ def make(
     fail: bool = False,
     **options: Any,
 ) -> RolloutWorker:
-    """Make a worker; with ``many`` it plays so many tasks once."""
+    """Make a worker; with ``many``, so many tasks are played once."""
     from transformers import AutoTokenizer
 
     engine = VLLMEngine(url, "tiny", versions=versions, retry=Retry(tries=2, first_wait=0.01))
@@ -78,6 +78,13 @@ def broken(*, versions: VersionClock, shard: Shard) -> RolloutWorker:
     raise EOFError("no tasks today")
 
 
+def broken_there(*args: Any, versions: VersionClock, shard: Shard) -> RolloutWorker:
+    """Make a worker here, and nothing in a rollout process."""
+    if shard.count > 1:
+        raise InvalidInput("no engine there")
+    return make(*args, versions=versions, shard=shard)
+
+
 def trainer(url: str, model: str, store: str, marks: str, then: str) -> None:
     """Play a trainer's process that takes a sample, says so, and then leaves, or only waits."""
     from functools import partial
@@ -87,6 +94,8 @@ def trainer(url: str, model: str, store: str, marks: str, then: str) -> None:
     process.update_model_version(1)
     process.start()
     process.rollout_buffer.get(timeout=120)
+    while len(process.pids) < 2:
+        time.sleep(0.05)
     print(*process.pids, flush=True)
     while then == "wait":
         time.sleep(60)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import queue
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,17 +19,20 @@ import numpy as np
 import pytest
 
 from tests.trl import cpu
-from tests.trl.elsewhere import broken, make
+from tests.trl.elsewhere import broken, broken_there, make
 from tests.trl.server import Server, Transfer
 from tests.trl.test_async import same_as_the_truth
 from tests.trl.test_worker import until
 from tests.trl.tiny import SPEC, tasks
 from trajgym.adapters.trl import RolloutFailed, RolloutProcesses, Shard, Tally
 from trajgym.adapters.trl._health import Health
+from trajgym.rollout.fleet import FleetLimits
 from trajgym.trajectory import InvalidInput, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from trajgym.trajectory import SessionTree
 
 STALE = 60.0
 
@@ -40,13 +45,16 @@ def working(
     *,
     processes: int = 1,
     queue_maxsize: int = 128,
+    limits: FleetLimits | None = None,
     **options: Any,
 ) -> Iterator[RolloutProcesses]:
     """Run a process over the server while the block runs, and see that it leaves nothing."""
     marks = folder / "marks"
     marks.mkdir()
     made = partial(make, server.url, tiny.path, folder / "run", marks, **options)
-    process = RolloutProcesses(made, processes=processes, queue_maxsize=queue_maxsize)
+    process = RolloutProcesses(
+        made, processes=processes, queue_maxsize=queue_maxsize, limits=limits
+    )
     process.versions.watched = True
     process.update_model_version(1)
     process.start()
@@ -54,8 +62,8 @@ def working(
         yield process
     finally:
         process.stop()
-        assert len(process.pids) == processes
-        assert not any(map(exists, process.pids))
+        assert process.pids == []
+        assert multiprocessing.active_children() == []
         until(lambda: server.running == 0)
 
 
@@ -121,7 +129,7 @@ def test_it_trains(tiny: Any, server: Server, tmp_path: Path, monkeypatch: Any) 
 def test_samples_are_exactly_what_the_account_says(
     server: Server, tiny: Any, tmp_path: Path
 ) -> None:
-    """Every counted session is passed on once, whole, in the order of the worker's queue."""
+    """Every counted session is passed on once, and whole."""
     with working(server, tiny, tmp_path, many=3, processes=2, form="turn") as process:
         assert "no more tasks" in failure(process)
         tally = process.tally
@@ -156,39 +164,64 @@ def test_a_full_queue_holds_the_process_back(server: Server, tiny: Any, tmp_path
     assert process.tally.samples >= process.rollout_buffer.taken + process.discarded
 
 
-def test_a_killed_process_is_named_and_its_turns_stay(
+def sampled(tree: SessionTree) -> tuple[int, ...]:
+    """Return the ids that a session sampled."""
+    turns = [turn.tokens for turn in tree.turns if turn.tokens]
+    return tuple(i for tokens in turns for i in tokens.response_ids.tolist())
+
+
+def test_killed_processes_are_replaced_and_nothing_is_counted_twice(
     server: Server, tiny: Any, tmp_path: Path
 ) -> None:
-    """After kill -9, the trainer's error names the signal, and the store has every turn."""
-    with working(server, tiny, tmp_path) as process:
-        taken = [process.rollout_buffer.get(timeout=90) for _ in range(4)]
-        os.kill(process.pids[0], signal.SIGKILL)
-        assert "SIGKILL" in failure(process)
+    """After kill -9 every sample is trained once, and acknowledged turns of the others stay."""
+    kills = [3, 9]
+    with working(server, tiny, tmp_path, many=10, processes=2, concurrency=4) as process:
+        taken = []
+        while len(taken) < 20:
+            taken.append(process.rollout_buffer.get(timeout=120))
+            if kills and len(taken) > kills[0]:
+                del kills[0]
+                until(lambda: process.pids, 60)
+                os.kill(process.pids[0], signal.SIGKILL)
+        assert "no more tasks" in failure(process)
+        tally, deaths = process.tally, process.deaths
+    assert deaths == 2
     with Run(tmp_path / "run") as run:
         assert run.check() == []
-        rows = {
-            tuple(
-                i
-                for turn in run.session(s.record.id).turns
-                if turn.tokens
-                for i in turn.tokens.response_ids.tolist()
-            )
-            for s in run.summaries()
-        }
-    assert {tuple(s.input_ids[s.completion_mask > 0].tolist()) for s in taken} <= rows
+        trees = [run.session(s.record.id) for s in run.summaries()]
+        groups = list(run.groups())
+    scored = [tree for tree in trees if tree.attempts[0].status.scored]
+    assert {str(t.attempts[0].status) for t in trees if t not in scored} <= {"interrupted"}
+    assert len({(t.record.task, t.record.sample) for t in scored}) == len(scored) == 20
+    assert all(group.sealed and len(group.counted) == 2 for group in groups)
+    assert (tally.groups, tally.sessions, tally.trained) == (10, 20, 20)
+    ids = [tuple(one.input_ids[one.completion_mask > 0].tolist()) for one in taken]
+    assert Counter(ids) == Counter(map(sampled, scored))
 
 
-def test_a_stopped_process_does_not_block_the_trainer(
+def test_a_stopped_process_is_replaced_and_does_not_block_the_trainer(
     server: Server, tiny: Any, tmp_path: Path
 ) -> None:
-    """A process that reads nothing takes more commands than its pipe holds, and still ends."""
-    with working(server, tiny, tmp_path) as process:
+    """One that reads nothing, even more commands than its pipe holds, is killed and replaced."""
+    limits = FleetLimits(answer=5.0)
+    with working(server, tiny, tmp_path, limits=limits) as process:
         process.rollout_buffer.get(timeout=90)
         os.kill(process.pids[0], signal.SIGSTOP)
-        for version in range(2, 20_000):
+        for version in range(2, 5_000):
             process.update_model_version(version)
-        os.kill(process.pids[0], signal.SIGKILL)
-        assert "SIGKILL" in failure(process)
+        until(lambda: process.deaths, 90)
+        while process.rollout_buffer.get(timeout=90).model_version < 4_000:
+            pass
+        process.check_health(STALE)
+
+
+def test_a_process_that_does_not_start_is_an_error(
+    server: Server, tiny: Any, tmp_path: Path
+) -> None:
+    """After as many attempts as the limits say."""
+    limits = FleetLimits(start=0.01, starts=2)
+    with working(server, tiny, tmp_path, limits=limits) as process:
+        assert "did not start within 0.01 s" in failure(process)
 
 
 @pytest.mark.parametrize("then", ["wait", "leave"])
@@ -217,24 +250,33 @@ def test_it_ends_with_the_trainers_process(
         assert list(run.summaries())
 
 
-def test_terminating_the_process_closes_its_sessions(
+def test_terminating_a_process_closes_its_sessions(
     server: Server, tiny: Any, tmp_path: Path
 ) -> None:
-    """SIGTERM, which schedulers send to all processes of a job, leaves nothing open."""
+    """SIGTERM leaves nothing open; SIGINT, which is meant for the trainer, does nothing."""
+    marks = tmp_path / "marks"
     with working(server, tiny, tmp_path) as process:
         process.rollout_buffer.get(timeout=90)
-        os.kill(process.pids[0], signal.SIGINT)  # the terminal's, for the trainer
+        first = process.pids[0]
+        os.kill(first, signal.SIGINT)
         process.check_health(STALE)
-        os.kill(process.pids[0], signal.SIGTERM)
-        assert "SIGTERM" in failure(process)
-        until(lambda: not list((tmp_path / "marks").iterdir()))
+        assert process.deaths == 0
+        os.kill(first, signal.SIGTERM)
+        until(lambda: process.deaths, 90)
+        assert list(marks.glob(f"{first}-*")) == []
+        process.rollout_buffer.get(timeout=90)
 
 
 def test_a_worker_that_fails_says_why(server: Server, tiny: Any, tmp_path: Path) -> None:
-    """Errors of the other process are raised here: of making the worker, or of all its sessions."""
+    """Of making it, here or in a process, and if all its sessions fail."""
     process = RolloutProcesses(broken)
     process.start()
-    assert "EOFError: no tasks today" in failure(process)
+    assert "EOFError('no tasks today')" in failure(process)
+    process.stop()
+    made = partial(broken_there, server.url, tiny.path, tmp_path / "there", tmp_path)
+    process = RolloutProcesses(made, processes=2)
+    process.start()
+    assert "InvalidInput('no engine there')" in failure(process)
     process.stop()
     with working(server, tiny, tmp_path, fail=True) as other:
         assert "members left: {'failed:env': " in failure(other, 10.0, "groups had none")
@@ -261,29 +303,33 @@ def test_a_shard_is_a_part_of_everything() -> None:
         shards[0].tasks(given[:2])
 
 
-def test_workers_are_as_healthy_as_the_worst_of_them() -> None:
-    """An error or a standstill of one is one of all; samples of one are samples of all."""
+def test_counts_add_up() -> None:
+    """Groups without samples count from the last one that had some."""
+    gives = Tally(groups=1, sessions=2, trained=2, rows=3, samples=3)
+    both = Tally(groups=3, barren=2).plus(gives)
+    assert both == Tally(groups=4, sessions=2, trained=2, rows=3, samples=3)
+    assert both.plus(Tally(groups=1, barren=1)).plus(Tally(groups=1, barren=1)).barren == 2
+
+
+def test_what_is_unhealthy() -> None:
+    """An error, a standstill and groups without samples are; waiting for a first group is not."""
     now = time.monotonic()
 
     def worker(**changed: Any) -> Health:
         usual: dict[str, Any] = {"running": True, "exhausted": False, "error": ""}
-        usual |= {"beat_at": now, "sample_at": now - 90, "tally": Tally(groups=3, barren=2)}
+        usual |= {"beat_at": now, "sample_at": now - 90, "tally": Tally(groups=3)}
         return Health(**usual | changed)
 
-    gives = worker(sample_at=now, tally=Tally(groups=1, sessions=2, trained=2, rows=3, samples=3))
-    both = Health.of([worker(), gives])
-    assert both.tally == Tally(groups=4, sessions=2, trained=2, rows=3, samples=3)
-    both.check(60)
-    Health.of([gives, worker(exhausted=True, running=False)]).check(60)
-    for others, why in (
-        ([worker()], "no sample for 9"),
-        ([gives, worker(error="it broke")], "it broke"),
-        ([gives, worker(beat_at=now - 70)], "has been blocked for 7"),
-        ([worker(exhausted=True), worker(exhausted=True)], "no more tasks"),
-        ([gives, worker(running=False)], "is not running"),
+    worker().check(60)
+    for sick, why in (
+        (worker(tally=Tally(groups=3, barren=2)), "no sample for 9"),
+        (worker(error="it broke"), "it broke"),
+        (worker(beat_at=now - 70), "has been blocked for 7"),
+        (worker(exhausted=True), "no more tasks"),
+        (worker(running=False), "is not running"),
     ):
         with pytest.raises(RolloutFailed, match=why):
-            Health.of(others).check(60)
+            sick.check(60)
 
 
 def test_a_used_run_is_refused(tiny: Any, tmp_path: Path) -> None:
@@ -309,7 +355,7 @@ def test_what_cannot_be_sent_is_refused() -> None:
 def test_it_starts_once() -> None:
     """Not running is unhealthy, stopping that is fine, and there is no second start."""
     process = RolloutProcesses(broken)
-    with pytest.raises(RolloutFailed, match="are not running"):
+    with pytest.raises(RolloutFailed, match="is not running"):
         process.check_health(STALE)
     process.start()
     with pytest.raises(RolloutFailed, match="once"):

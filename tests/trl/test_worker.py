@@ -349,35 +349,6 @@ def test_a_stale_session_is_dropped_whole() -> None:
     assert len(freed) == 4  # three were taken, and b went
 
 
-def test_a_place_is_waited_for() -> None:
-    """A sample waits until another is taken or stale, or until the queue is closed."""
-    version = 5
-    buffer = SampleBuffer(1, lambda: version, 2)
-    put: list[bool] = []
-
-    def later(name: str, sampled: int) -> threading.Thread:
-        def work() -> None:
-            put.append(buffer.put_pair((name, _Sample(sampled))))
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        return thread
-
-    assert buffer.put_pair(("a", _Sample(3)))
-    waits = later("b", 4)
-    assert buffer.get_pairs(5)[0][0] == "a"
-    waits.join(30)
-    version = 7
-    assert buffer.put_pair(("c", _Sample(7)))  # b was too old
-    waits = later("d", 7)
-    assert put == [True]
-    buffer.close()
-    waits.join(30)
-    assert put == [True, False]
-    assert [name for name, _ in buffer.get_pairs(5)] == ["c"]
-    assert (buffer.taken, buffer.stale) == (2, 1)
-
-
 def test_attach_compares_settings(server: Server, tiny: Any, tmp_path: Path) -> None:
     """A trainer with another temperature would divide by the wrong number."""
     args = cpu.config(tmp_path, temperature=0.8)

@@ -1,0 +1,91 @@
+"""What a fleet's processes do with the groups that they have sealed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from trajgym.envs.faults import contained
+from trajgym.rollout._runner import RunIncomplete
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from trajgym.rollout._runner import SealedGroup
+    from trajgym.trajectory import Group, Store
+
+__all__ = ["GroupHandler", "Handled", "handle_all"]
+
+_AT_ONCE = 8
+"""Most groups that are handled concurrently in a process."""
+
+
+class GroupHandler(Protocol):
+    """Turns sealed groups into something else, in the process that has run their sessions."""
+
+    async def __call__(self, sealed: SealedGroup, store: Store) -> Any:
+        """Return what is sent to the fleet; pickled. Calls may overlap.
+
+        Args:
+            sealed: the group.
+            store: the process's own file. Sessions that another process ran before it died are
+                not in it.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release all resources."""
+        ...
+
+
+class Handled(NamedTuple):
+    """A sealed group, and what its handler returned."""
+
+    group: Group
+    result: Any
+
+
+async def handle_all(
+    groups: AsyncIterator[SealedGroup],
+    handler: GroupHandler | None,
+    store: Store,
+    send: Callable[[Handled], None],
+) -> None:
+    """Send all groups, each once it is handled; without a handler, as they come.
+
+    Args:
+        groups: of a runner; the groups that it can't finish are left out.
+        handler: called for each, several at the same time.
+        store: passed to it.
+        send: called with each result.
+
+    Raises:
+        Exception: the first one of the runner or the handler.
+    """
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(sealed: SealedGroup) -> None:
+        try:
+            with contained():
+                result = None if handler is None else await handler(sealed, store)
+            send(Handled(sealed.group, result))
+        finally:
+            room.release()
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            try:
+                async for sealed in groups:
+                    # No deadline: handlers have their own, and ending the process cancels this.
+                    await room.acquire()
+                    if handler is None:
+                        await one(sealed)
+                    else:
+                        tasks.create_task(one(sealed))
+            except RunIncomplete:
+                pass  # the groups were named when they were left open
+    except* Exception as found:  # noqa: BLE001 - raised again, without the group around it
+        error: BaseException = found
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
