@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Protocol
 
 from trajgym.rollout.fleet._child import serve
@@ -141,7 +142,7 @@ class ProcessLauncher:
         """Raise ``InvalidInput`` for what can't be pickled."""
         for part in parts:
             try:
-                pickle.dumps(part)
+                ForkingPickler.dumps(part)  # as the start of a process does
             except (pickle.PicklingError, AttributeError, TypeError) as error:
                 raise InvalidInput(
                     f"{part!r} can't be pickled for another process: {error}. Use module-level "
