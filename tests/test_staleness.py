@@ -14,6 +14,7 @@ from trajgym.trajectory import (
     TrainingRow,
     discount_stale,
     drop_stale,
+    oldest_trained_version,
     token_staleness,
     validate_row,
 )
@@ -119,6 +120,10 @@ def test_weights_are_those_of_what_is_left() -> None:
     found = drop_stale([first, other, second], 5, 2)
     assert [row.weight for row in found.rows] == [0.5, 1.0, 0.5]
     assert token_staleness(first, 5).tolist() == [-1, 5, 5, 0, 0]
+    assert oldest_trained_version([second, first]) == 0
+    assert oldest_trained_version([second]) == 5
+    with pytest.raises(InvalidInput, match="without a trained token"):
+        oldest_trained_version([])
 
 
 def test_what_can_not_be_discounted_is_refused() -> None:

@@ -57,7 +57,12 @@ from trajgym.trajectory._rows import (
     build_rows,
 )
 from trajgym.trajectory._run import Annotation, AttemptSummary, Blob, Run, SessionSummary
-from trajgym.trajectory._staleness import discount_stale, drop_stale, token_staleness
+from trajgym.trajectory._staleness import (
+    discount_stale,
+    drop_stale,
+    oldest_trained_version,
+    token_staleness,
+)
 from trajgym.trajectory._store import Ack, Store
 from trajgym.trajectory._tokens import FloatArray, ImageRef, IntArray, Segment, Span, TurnTokens
 from trajgym.trajectory._tree import SessionTree
@@ -122,6 +127,7 @@ __all__ = [
     "drop_stale",
     "image_part",
     "images_to_user",
+    "oldest_trained_version",
     "text_of",
     "token_staleness",
     "tool_calls_of",

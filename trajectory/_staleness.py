@@ -18,7 +18,24 @@ if TYPE_CHECKING:
     from trajgym.trajectory._rows import TrainingRow
     from trajgym.trajectory._tokens import FloatArray, IntArray
 
-__all__ = ["discount_stale", "drop_stale", "token_staleness"]
+__all__ = ["discount_stale", "drop_stale", "oldest_trained_version", "token_staleness"]
+
+
+def oldest_trained_version(rows: Iterable[TrainingRow]) -> int:
+    """Return the oldest policy version that may have sampled a trained token of these rows.
+
+    For trainers that take one version for a session or a row.
+
+    Args:
+        rows: at least one.
+
+    Raises:
+        InvalidInput: no token is trained.
+    """
+    oldest = [int(row.version_low[row.loss_mask].min()) for row in rows if row.loss_mask.any()]
+    if not oldest:
+        raise InvalidInput("rows without a trained token have no oldest version")
+    return min(oldest)
 
 
 def token_staleness(row: TrainingRow, version: int) -> IntArray:

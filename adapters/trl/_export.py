@@ -12,6 +12,7 @@ from trajgym.adapters.exports._rows import COMMON, common
 from trajgym.adapters.exports._stream import need, rows_of
 from trajgym.adapters.trl._samples import group_number, split_row
 from trajgym.rewards import Advantages
+from trajgym.trajectory import oldest_trained_version
 
 if TYPE_CHECKING:
     from trajgym.adapters.exports._stream import Export
@@ -44,7 +45,7 @@ def export_trl_grpo(export: Export) -> None:
     need(export, Advantages, "GRPO().derive(table)")
     with Parquet(export.file("trl-grpo.parquet"), _COLUMNS) as sink:
         for tree, rows in rows_of(export, gate=Gate(export.allow)):
-            oldest = min(int(row.version_low[row.loss_mask].min()) for row in rows)
+            oldest = oldest_trained_version(rows)
             group = group_number(tree.record.group or tree.record.id)
             for row in rows:
                 for sample in split_row(row):

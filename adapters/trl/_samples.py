@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from trajgym.trajectory import InvalidInput
+from trajgym.trajectory import InvalidInput, oldest_trained_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -119,7 +119,7 @@ def session_samples(
     """Return the samples of :func:`rollout_samples` without importing TRL."""
     if not rows:
         return []
-    oldest = min(int(row.version_low[row.loss_mask].min()) for row in rows)
+    oldest = oldest_trained_version(rows)
     group = group_number(tree.record.group or tree.record.id)
     samples: list[Sample] = []
     for row in rows:

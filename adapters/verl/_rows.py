@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from trajgym.trajectory import InvalidInput, InvalidRow, RowSpan, TrainingRow
+from trajgym.trajectory import (
+    InvalidInput,
+    InvalidRow,
+    RowSpan,
+    TrainingRow,
+    oldest_trained_version,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,7 +68,7 @@ def split(row: TrainingRow) -> VerlRow:
         logprobs=row.logprobs[start:],
         rewards=None if row.reward is None else row.reward[start:],
         advantages=None if row.advantage is None else row.advantage[start:],
-        version_low=int(row.version_low[row.loss_mask].min()),
+        version_low=oldest_trained_version([row]),
         version_high=int(row.version_high.max()),
     )
 

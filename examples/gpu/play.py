@@ -169,6 +169,6 @@ def worker_for(play: Play, processes: int) -> RolloutWorker | RolloutProcesses:
         processes=processes,
         temperature=play.temperature,
         max_staleness=play.max_staleness,
-        queue_maxsize=max(play.waiting // 4, 1),
+        queue_maxsize=play.waiting,
         stop_seconds=60,
     )
