@@ -304,7 +304,7 @@ class RolloutProcesses(SampleWorker):
             async with fleet:
                 async for handled in fleet.handled():
                     await self._take(handled.result, fleet)
-        except Exception:
+        except Exception:  # boundary: at the exit of Python, whatever needs a thread fails
             if not self._leaving:
                 raise
             _log.debug("the exit of Python ended the fleet", exc_info=True)
