@@ -11,8 +11,9 @@ places, each started, given the commands and removed, without environment, sessi
 Leaves are not graded, because grading costs a leaf the same either way; ``--graded`` grades them.
 ``--policy-seconds`` is how long the policy takes per turn: with 0, only sandboxes count.
 
-Usage: python -m benchmarks.bench_trees [--kinds embedded docker] [--trees 4] [--rounds 3]
-           [--policy-seconds 0 0.5] [--graded] [--json FILE]
+Usage: python -m benchmarks.bench_trees [--kinds embedded docker] [--expansions Tree-GRPO ...]
+           [--ways restored replayed] [--trees 4] [--rounds 3] [--policy-seconds 0 0.5] [--graded]
+           [--json FILE]
 """
 
 from __future__ import annotations
@@ -181,9 +182,13 @@ async def one_round(
     """Measure each expansion, and after each the same number of independent turns."""
     task = load_tasks(["trajgym__spans-1.0"])[0]
     for seconds in given.policy_seconds:
-        for name, expansion in EXPANSIONS.items():
-            for way, every in WAYS.items():
-                settings = {"expansion": expansion, "snapshot_every": every, "seed": given.seed}
+        for name in given.expansions:
+            for way in given.ways:
+                settings: dict[str, Any] = {
+                    "expansion": EXPANSIONS[name],
+                    "snapshot_every": WAYS[way],
+                }
+                settings["seed"] = given.seed
                 grown = figures(*await collect(kind, task, given.trees, seconds, **settings))
                 samples = max(1, round(grown["turns"] / TURNS))
                 chains = figures(*await collect(kind, task, samples, seconds, seed=given.seed))
@@ -249,6 +254,8 @@ async def measure(given: argparse.Namespace) -> dict[str, dict[str, dict[str, fl
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kinds", nargs="+", default=["embedded", "docker"])
+    parser.add_argument("--expansions", nargs="+", choices=EXPANSIONS, default=list(EXPANSIONS))
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--trees", type=int, default=4, help="sessions that are grown to trees")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--policy-seconds", type=float, nargs="+", default=[0.0, 0.5])
