@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -149,50 +150,63 @@ def _turn_fields(turn: Turn) -> dict[str, Any]:
     Spelled out because it runs once per turn while sessions wait, and takes a third of the time
     of the general encoder.
     """
-    fields: dict[str, Any] = {"index": turn.index, "parent": turn.parent, "message": turn.message}
+    written: dict[str, Any] = {"index": turn.index, "parent": turn.parent, "message": turn.message}
     if turn.edge != "continue":
-        fields["edge"] = turn.edge
+        written["edge"] = turn.edge
     if turn.attempt:
-        fields["attempt"] = turn.attempt
+        written["attempt"] = turn.attempt
     if turn.agent != "main":
-        fields["agent"] = turn.agent
+        written["agent"] = turn.agent
     if turn.kept is not None:
-        fields["kept"] = turn.kept
+        written["kept"] = turn.kept
     if turn.context:
-        fields["context"] = turn.context
+        written["context"] = turn.context
     if turn.observation:
-        fields["observation"] = turn.observation
+        written["observation"] = turn.observation
     if turn.calls:
-        fields["calls"] = [_call_fields(call) for call in turn.calls]
+        written["calls"] = [_call_fields(call) for call in turn.calls]
     if turn.reward is not None:
-        fields["reward"] = turn.reward
+        written["reward"] = turn.reward
     if turn.done:
-        fields["done"] = True
+        written["done"] = True
     if turn.signals:
-        fields["signals"] = turn.signals
+        written["signals"] = turn.signals
     if turn.finish != "stop":
-        fields["finish"] = turn.finish
+        written["finish"] = turn.finish
     for name in ("usage", "sampling", "wire"):
         if (part := getattr(turn, name)) is not None:
-            fields[name] = _adapter(type(part)).dump_python(part, exclude_defaults=True)
+            written[name] = {
+                field: value
+                for field, default in _defaults(type(part))
+                if (value := getattr(part, field)) != default
+            }
     if turn.policy:
-        fields["policy"] = turn.policy
+        written["policy"] = turn.policy
     if turn.synthetic:
-        fields["synthetic"] = True
+        written["synthetic"] = True
     if turn.snapshot is not None:
-        fields["snapshot"] = turn.snapshot
+        written["snapshot"] = turn.snapshot
     for name in ("started_at", "policy_seconds", "env_seconds"):
         if seconds := getattr(turn, name):
-            fields[name] = seconds
+            written[name] = seconds
     if turn.returns:
-        fields["returns"] = turn.returns
+        written["returns"] = turn.returns
     if turn.delivery != "delivered":
-        fields["delivery"] = turn.delivery
+        written["delivery"] = turn.delivery
     if turn.role != "main":
-        fields["role"] = turn.role
+        written["role"] = turn.role
     if turn.role_reason:
-        fields["role_reason"] = turn.role_reason
-    return fields
+        written["role_reason"] = turn.role_reason
+    return written
+
+
+@cache
+def _defaults(kind: type[Any]) -> list[tuple[str, Any]]:
+    """Return the names and defaults of a record's fields; a required one has none that is equal."""
+    return [
+        (one.name, one.default if one.default_factory is MISSING else one.default_factory())
+        for one in fields(kind)
+    ]
 
 
 def _call_fields(call: CallResult) -> dict[str, Any]:
