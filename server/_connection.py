@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from trajgym.server._limits import Limits
-
 __all__ = ["Connection", "connection_of", "protocol"]
 
 _EXTENSION = "trajgym.connection"
@@ -77,7 +75,7 @@ class _Joined:
         return getattr(self.plain, name)
 
 
-def protocol(limits: Limits) -> type[Any]:
+def protocol(header_seconds: float, send_seconds: float) -> type[Any]:
     """Return uvicorn's HTTP protocol with deadlines for headers and for clients that don't read."""
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Base
@@ -90,6 +88,7 @@ def protocol(limits: Limits) -> type[Any]:
     class Bounded(Base):  # type: ignore[misc, valid-type, unused-ignore]
         """Closes connections whose first request, or whose headers, are not complete in time."""
 
+        transport: Any
         _timer: asyncio.TimerHandle | None = None
         _slow: asyncio.TimerHandle | None = None
         _gone: Callable[[], None] | None = None
@@ -124,7 +123,7 @@ def protocol(limits: Limits) -> type[Any]:
         def pause_writing(self) -> None:
             super().pause_writing()
             if self._slow is None:
-                self._slow = self.loop.call_later(limits.send_seconds, self._expire)
+                self._slow = self.loop.call_later(send_seconds, self._expire)
 
         def resume_writing(self) -> None:
             super().resume_writing()
@@ -147,7 +146,7 @@ def protocol(limits: Limits) -> type[Any]:
 
         def _arm(self) -> None:
             self._disarm()
-            self._timer = self.loop.call_later(limits.header_seconds, self._expire)
+            self._timer = self.loop.call_later(header_seconds, self._expire)
 
         def _disarm(self) -> None:
             if self._timer is not None:

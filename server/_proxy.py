@@ -162,6 +162,7 @@ class Proxy:
             dialect, json_object(raw), digest, hints, retry=retry, listener=listener
         )
         connection = connection_of(scope)
+        unwatch: Callable[[], object]
         if connection is None:
             send = self._bounded(send)
             unwatch = asyncio.get_running_loop().create_task(_watch(receive, listener)).cancel
@@ -193,15 +194,14 @@ class Proxy:
             if flight.status and not begun and (flight.state != "running" or flight.pieces):
                 begun = True
                 await _start(send, flight)
-            while begun and position < len(flight.pieces):
+            if begun and position < len(flight.pieces):
                 last = flight.state != "running"
                 piece = b"".join(flight.pieces[position:])  # those that are ready, as one
                 position = len(flight.pieces)
                 await _send(send, piece, more=not last)
-                if listener.gone:
-                    return False
                 if last:
-                    return flight.state == "complete"
+                    return flight.state == "complete" and not listener.gone
+                continue
             if flight.state != "running":
                 return False
             if begun and flight.keep_alive:

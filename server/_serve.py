@@ -52,7 +52,7 @@ def _server(app: Served, host: str, port: int) -> Any:
             app,
             host=host,
             port=port,
-            http=protocol(limits),
+            http=protocol(limits.header_seconds, limits.send_seconds),
             ws="auto",
             ws_max_size=limits.body_bytes,
             lifespan="on",

@@ -6,7 +6,6 @@ import json
 import math
 import sys
 from dataclasses import MISSING, fields, is_dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -14,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
 from trajgym.trajectory._errors import InvalidInput
-from trajgym.trajectory._records import CallResult, Turn
+from trajgym.trajectory._records import CallResult, Sampling, Turn, Usage, Wire
 from trajgym.trajectory._tokens import TurnTokens, pack_tokens, unpack_tokens
 
 if TYPE_CHECKING:
@@ -173,11 +172,11 @@ def _turn_fields(turn: Turn) -> dict[str, Any]:
         written["signals"] = turn.signals
     if turn.finish != "stop":
         written["finish"] = turn.finish
-    for name in ("usage", "sampling", "wire"):
+    for name, defaults in _PARTS:
         if (part := getattr(turn, name)) is not None:
             written[name] = {
                 field: value
-                for field, default in _defaults(type(part))
+                for field, default in defaults
                 if (value := getattr(part, field)) != default
             }
     if turn.policy:
@@ -200,13 +199,15 @@ def _turn_fields(turn: Turn) -> dict[str, Any]:
     return written
 
 
-@cache
-def _defaults(kind: type[Any]) -> list[tuple[str, Any]]:
-    """Return the names and defaults of a record's fields; a required one has none that is equal."""
+def _defaults(kind: type) -> list[tuple[str, Any]]:
+    """Return the names and defaults of fields; nothing equals that of a required one."""
     return [
         (one.name, one.default if one.default_factory is MISSING else one.default_factory())
         for one in fields(kind)
     ]
+
+
+_PARTS = [(n, _defaults(k)) for n, k in (("usage", Usage), ("sampling", Sampling), ("wire", Wire))]
 
 
 def _call_fields(call: CallResult) -> dict[str, Any]:
