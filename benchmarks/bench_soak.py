@@ -16,7 +16,7 @@ The exit status is 1 if anything is wrong. The bounds of "flat" are in ``BOUNDS`
 sessions over the second half, of the process that lived longest.
 
 Usage: python -m benchmarks.bench_soak [--sessions 10000] [--sandbox embedded] [--processes 4]
-           [--concurrency 16] [--seed 0] [--json FILE] [--plot FILE] [--keep FOLDER]
+           [--concurrency 16] [--seed 0] [--minutes 40] [--json FILE] [--plot FILE] [--keep FOLDER]
 """
 
 from __future__ import annotations
@@ -88,11 +88,13 @@ class Soak:
     Args:
         plan: what is done.
         folder: for the run, sandboxes and temporary files.
+        seconds: after which no further tasks are begun.
     """
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    def __init__(self, plan: Plan, folder: Path, seconds: float) -> None:
         self.plan = plan
         self.folder = folder
+        self.seconds = seconds
         self.seen = Acknowledged()
         self.samples: list[Sample] = []
         self.totals: list[dict[str, Any]] = []
@@ -159,6 +161,8 @@ class Soak:
                 self.samples += machine.sample(now, ended)
                 self.totals.append({"at": round(now, 1), "ended": ended, **machine.totals()})
                 self._chaos.act(machine, ended)
+                if now > self.seconds:
+                    (self.folder / "stop").touch()
             try:
                 return lines.get(timeout=LOOK)
             except queue.Empty:
@@ -233,7 +237,8 @@ def judge(soak: Soak) -> tuple[dict[str, Any], list[str]]:
     """Return the figures of a soak, and what is wrong."""
     plan = soak.plan
     machine = soak.machine(0)
-    totals, wrong = compare(machine.run, plan, soak.seen)
+    stopped = (soak.folder / "stop").exists()
+    totals, wrong = compare(machine.run, plan, soak.seen, stopped=stopped)
     grown = growth(soak.samples)
     for one in grown:
         for name, bound in BOUNDS.items() if one["judged"] else ():
@@ -288,6 +293,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=600.0, help="begin no task afterwards")
     parser.add_argument("--json", type=Path, help="add the figures to this file")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--keep", type=Path, help="an empty folder for the run, which stays")
@@ -304,7 +310,7 @@ def main() -> None:
         folder = given.keep or Path(scratch)
         folder.mkdir(exist_ok=True)
         begun = time.monotonic()
-        soak = Soak(plan, folder)
+        soak = Soak(plan, folder, given.minutes * 60)
         soak.run()
         seconds = time.monotonic() - begun
         figures, wrong = judge(soak)

@@ -2,6 +2,8 @@
 
 Lines: ``turn SESSION INDEX``, ``ended SESSION STATUS``, at the end ``complete JSON``.
 
+The tasks end early when the file ``stop`` is beside the run directory.
+
 Usage: python -m benchmarks.soak._collect OUT PORT PLAN
 """
 
@@ -12,6 +14,7 @@ import json
 import os
 import sys
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.soak._plan import Plan
@@ -23,8 +26,11 @@ from trajgym.rollout.fleet import FleetLimits, collect_in_processes
 from trajgym.rollout.rendering import ByteRenderer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from trajgym.rollout import Policy, Progress
     from trajgym.rollout.fleet import Fleet
+    from trajgym.trajectory import Task
 
 
 def make_policy(port: int) -> Policy:
@@ -49,12 +55,20 @@ def note(event: Progress) -> None:
     os.write(1, line.encode())  # at once: this process is killed
 
 
+def some_tasks(plan: Plan, stop: Path) -> Iterator[Task]:
+    """Yield the tasks until a file is there."""
+    for task in make_tasks(plan.seed, plan.tasks):
+        if stop.exists():
+            return
+        yield task
+
+
 async def collect(out: str, port: int, plan: Plan) -> None:
     fleets: list[Fleet] = []
     config = {"sandbox": plan.sandbox, "seed": plan.seed, "raises": plan.raises}
     report = await collect_in_processes(
         EnvSpec(id="benchmarks.soak._world:FaultyCode", config=config),
-        make_tasks(plan.seed, plan.tasks),
+        some_tasks(plan, Path(out).with_name("stop")),
         partial(make_policy, port),
         out,
         processes=plan.processes,

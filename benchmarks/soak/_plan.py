@@ -51,8 +51,8 @@ class Plan:
     sandbox_every: int = 40
     kill_every: int = 200
     stop_every: int = 1500
-    parent_at: float = 0.25
-    answer: float = 30.0
+    parent_at: float = 0.1
+    answer: float = 60.0
 
     @property
     def tasks(self) -> int:

@@ -49,8 +49,17 @@ class Acknowledged:
             self.ended[session] = value
 
 
-def compare(out: Path, plan: Plan, seen: Acknowledged) -> tuple[dict[str, Any], list[str]]:
-    """Return the totals of a run, and what is wrong with them."""
+def compare(
+    out: Path, plan: Plan, seen: Acknowledged, *, stopped: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the totals of a run, and what is wrong with them.
+
+    Args:
+        out: the run directory.
+        plan: of the soak.
+        seen: what the fleet reported.
+        stopped: whether it ended before all tasks were begun.
+    """
     wrong: list[str] = []
     tasks = {task.id: task for task in make_tasks(plan.seed, plan.tasks)}
     scored: Counter[tuple[str, int]] = Counter()
@@ -88,6 +97,8 @@ def compare(out: Path, plan: Plan, seen: Acknowledged) -> tuple[dict[str, Any], 
             number = int(name.partition(".")[2] or 0)
             last[place] = max(last.get(place, (-1, "", "")), (number, str(first.status), name))
         groups = list(run.groups())
+        if stopped:
+            tasks = {task.id: task for task in run.tasks()}
     wanted = {(name, sample) for name in tasks for sample in range(plan.samples)}
     missing = wanted - set(last)
     wrong += [f"{place}: no session" for place in sorted(missing)]
@@ -98,7 +109,7 @@ def compare(out: Path, plan: Plan, seen: Acknowledged) -> tuple[dict[str, Any], 
         for place, (_, status, name) in failed.items()
         if not status.startswith("failed:")
     ]
-    if not all(group.sealed for group in groups) or len(groups) != plan.tasks:
+    if not all(group.sealed for group in groups) or len(groups) != len(tasks):
         wrong.append(f"{sum(g.sealed for g in groups)} of {len(groups)} groups are sealed")
     counted = sum(len(group.counted) for group in groups)
     if counted != len(scored):
