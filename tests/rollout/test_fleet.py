@@ -55,7 +55,7 @@ def waiting(folder: Path) -> set[int]:
     return {int(path.name.split("-")[1]) for path in folder.glob("waits-*")}
 
 
-async def until(condition: Any, seconds: float = 60.0) -> None:
+async def until(condition: Any, seconds: float = 240.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)
