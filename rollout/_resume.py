@@ -14,6 +14,7 @@ from trajgym.trajectory._internal import has_writer
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from trajgym.rollout._settings import RunSettings
     from trajgym.trajectory import Group, Run, SessionSummary, Status, Store
 
 __all__ = [
@@ -55,6 +56,14 @@ class Earlier:
     tries: dict[int, int] = field(default_factory=dict)
     sealed: bool = False
     scores: dict[int, float] = field(default_factory=dict)
+
+    def lacking(self, settings: RunSettings) -> set[int]:
+        """Return the samples that are still to be run; none if the group has enough sessions."""
+        missing = set(range(settings.samples)) - set(self.finished)
+        enough = settings.enough
+        if enough is not None and enough.kept(self.scores, missing) is not None:
+            return set()
+        return missing
 
 
 def earlier_groups(

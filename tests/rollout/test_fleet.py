@@ -33,6 +33,7 @@ from trajgym.envs import EnvSpec
 from trajgym.rollout import RunIncomplete, collect
 from trajgym.rollout.fleet import Fleet, FleetFailed, FleetLimits, collect_in_processes
 from trajgym.rollout.fleet._launcher import ProcessLauncher
+from trajgym.rollout.rules import Enough
 from trajgym.trajectory import InvalidInput, Run, Store, StoreLocked, Task
 
 if TYPE_CHECKING:
@@ -117,6 +118,20 @@ async def test_a_run_is_continued_with_another_number(
         groups = list(run.groups())
     assert len(groups) == 5
     assert all(g.sealed and len(g.counted) == 2 for g in groups)
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+async def test_groups_that_had_enough_are_not_run_again(in_order: bool, tmp_path: Path) -> None:
+    """A fleet ends at once when the samples that its groups lack are not needed."""
+    options: dict[str, Any] = {
+        "samples": 8,
+        "concurrency": 4,
+        "enough": Enough(sessions=2, in_order=in_order),
+    }
+    first = await collect_in_processes(SPEC, tasks(2), policy, tmp_path, **options)
+    assert first.groups == 2
+    again = await collect_in_processes(SPEC, tasks(2), policy, tmp_path, **options)
+    assert (again.sessions, again.groups) == (0, 0)
 
 
 @pytest.mark.parametrize("launcher", [ProcessLauncher, Streamed])
