@@ -305,7 +305,6 @@ def main() -> None:
         concurrency=given.concurrency,
         seed=given.seed,
     )
-    mounts = len(Path("/proc/self/mountinfo").read_text().splitlines())
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.keep or Path(scratch)
         folder.mkdir(exist_ok=True)
@@ -314,7 +313,7 @@ def main() -> None:
         soak.run()
         seconds = time.monotonic() - begun
         figures, wrong = judge(soak)
-        left = left_behind(soak.machine(0), soak.workers, mounts, plan.sandbox)
+        left = left_behind(soak.machine(0), soak.workers, plan.sandbox)
         wrong += [f"left behind: {one}" for one in left]
     show(figures, wrong, seconds)
     if given.plot:

@@ -153,13 +153,12 @@ def _said(tree: SessionTree) -> str:
     return str([one["content"] for one in observed])[:200]
 
 
-def left_behind(machine: Machine, workers: set[int], mounts: int, sandbox: str) -> list[str]:
+def left_behind(machine: Machine, workers: set[int], sandbox: str) -> list[str]:
     """Return what is still there of a fleet that has ended.
 
     Args:
         machine: of the fleet.
         workers: pids of all workers that there were.
-        mounts: number of mounts of this process before.
         sandbox: kind of sandbox.
     """
     found = [f"worker {pid}" for pid in workers if Path(f"/proc/{pid}").exists()]
@@ -170,8 +169,8 @@ def left_behind(machine: Machine, workers: set[int], mounts: int, sandbox: str) 
     for group in Path("/sys/fs/cgroup").glob("**/trajgym/*"):
         if group.is_dir() and group.name.split(".")[3:4] and group.name.split(".")[3] in pids:
             found.append(f"control group {group.name}")
-    if (now := len(Path("/proc/self/mountinfo").read_text().splitlines())) > mounts:
-        found.append(f"{now - mounts} mounts")
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    found += [f"mount {line}" for line in mounts if str(machine.sandboxes) in line]
     if sandbox == "docker":
         found += [f"container {name}" for name, owner in containers() if owner in workers]
     return found
