@@ -25,7 +25,7 @@ class Sample:
         memory: resident bytes.
         descriptors: open ones.
         threads: of the process.
-        mounts: in the mount namespaces of its threads, the largest.
+        mounts: of its sandboxes, in the mount namespaces of its threads; the largest number.
         cpu: seconds of CPU so far.
     """
 
@@ -72,7 +72,7 @@ class Machine:
         found = []
         for role, pid in {"parent": self.parent, **self.workers()}.items():
             try:
-                found.append(_sample(at, ended, role, pid))
+                found.append(_sample(at, ended, role, pid, self.sandboxes))
             except (OSError, IndexError):
                 continue  # it has just ended
         return found
@@ -89,7 +89,7 @@ class Machine:
         }
 
 
-def _sample(at: float, ended: int, role: str, pid: int) -> Sample:
+def _sample(at: float, ended: int, role: str, pid: int, sandboxes: Path) -> Sample:
     folder = Path(f"/proc/{pid}")
     stat = (folder / "stat").read_text().rpartition(")")[2].split()
     return Sample(
@@ -100,20 +100,20 @@ def _sample(at: float, ended: int, role: str, pid: int) -> Sample:
         memory=int((folder / "statm").read_text().split()[1]) * _PAGE,
         descriptors=len(list((folder / "fd").iterdir())),
         threads=int(stat[17]),
-        mounts=max(_mounts(pid), default=0),
+        mounts=max(_mounts(pid, str(sandboxes)), default=0),
         cpu=(int(stat[11]) + int(stat[12])) / _TICKS,
     )
 
 
-def _mounts(pid: int) -> list[int]:
-    """Return the number of mounts in each mount namespace of a process's threads."""
+def _mounts(pid: int, folder: str) -> list[int]:
+    """Return how many mounts of a folder each mount namespace of a process's threads has."""
     spaces = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
             spaces[str((task / "ns/mnt").readlink())] = task
         except OSError:
             continue
-    return [len((task / "mountinfo").read_text().splitlines()) for task in spaces.values()]
+    return [(task / "mountinfo").read_text().count(folder) for task in spaces.values()]
 
 
 def children(pid: int) -> list[int]:
