@@ -42,6 +42,7 @@ SIZES = {
     "server": "--seconds 0.2 --rounds 1",
     "session": "--sessions 8 --rounds 1",
     "show": "--sessions 50 --turns 2 --rounds 1",
+    "soak": "--sessions 24 --processes 2 --concurrency 4",
     "swe": "--rounds 1",
     "trees": (
         "--kinds embedded --expansions Tree-GRPO --ways restored --trees 1 --rounds 1 "
