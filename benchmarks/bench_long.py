@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trajgym.rollout import PolicyRequest
-    from trajgym.trajectory import Message, ToolSchema
+    from trajgym.trajectory import IntArray, Message, ToolSchema
 
 SIZES = (1_000, 10_000, 50_000, 100_000, 200_000, 500_000, 1_000_000)
 TURN_IDS = 2_000
@@ -90,7 +90,10 @@ class FreeCodec(ChatCodec):
     def encode(self, text: str) -> list[int]:
         return self._codec.encode(text)
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def encode_array(self, text: str) -> IntArray:
+        return self._codec.encode_array(text)
+
+    def decode(self, ids: list[int]) -> str:
         return self._codec.decode(ids)
 
     def _text(self, message: Message) -> str:
@@ -177,7 +180,7 @@ async def play(turns: int, *, exact: bool, store: Store | None = None) -> list[T
     policy: Policy = Texts()
     if exact:
         policy = TokenPolicy(FreeEngine(renderer, turns, clock), renderer, max_tokens=TURN_IDS)
-    for name in ("template", "encode", "decode"):
+    for name in ("template", "encode", "encode_array", "decode"):
         setattr(codec, name, clock.timed(getattr(codec, name)))
     task = Task(id="long", data={"turns": turns})
     session = Session(EnvSpec(id="bench/long"), task, store=store)

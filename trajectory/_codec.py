@@ -13,11 +13,13 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
 from trajgym.trajectory._errors import InvalidInput
-from trajgym.trajectory._records import CallResult, Turn
+from trajgym.trajectory._records import CallResult, Sampling, Turn, Usage
 from trajgym.trajectory._tokens import TurnTokens, pack_tokens, unpack_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from trajgym.trajectory._records import Wire
 
 __all__ = [
     "check_finite",
@@ -39,6 +41,8 @@ _UTF_32 = "utf-32-le" if sys.byteorder == "little" else "utf-32-be"
 _Unwritable = (PydanticSerializationError, UnicodeEncodeError)
 
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {}
+_DEFAULTS = {kind: [(f.name, f.default) for f in fields(kind)] for kind in (Usage, Sampling)}
+"""Of the parts of a turn that hold only numbers and texts."""
 
 
 def _adapter(kind: type[T]) -> TypeAdapter[T]:
@@ -143,6 +147,16 @@ def _turn_bytes(turn: Turn) -> tuple[bytes, bytes | None]:
     return to_json(_turn_fields(turn), inf_nan_mode="null"), packed
 
 
+def _part_fields(part: Usage | Sampling | Wire) -> dict[str, Any]:
+    """Return the fields of a part of a turn that are not at their default."""
+    defaults = _DEFAULTS.get(type(part))
+    if defaults is None:
+        found: dict[str, Any] = _adapter(type(part)).dump_python(part, exclude_defaults=True)
+        return found
+    values = [(name, getattr(part, name), default) for name, default in defaults]
+    return {name: value for name, value, default in values if value != default}
+
+
 def _turn_fields(turn: Turn) -> dict[str, Any]:
     """Return the fields of a turn that :func:`encode` would write, without its tokens.
 
@@ -174,7 +188,7 @@ def _turn_fields(turn: Turn) -> dict[str, Any]:
         fields["finish"] = turn.finish
     for name in ("usage", "sampling", "wire"):
         if (part := getattr(turn, name)) is not None:
-            fields[name] = _adapter(type(part)).dump_python(part, exclude_defaults=True)
+            fields[name] = _part_fields(part)
     if turn.policy:
         fields["policy"] = turn.policy
     if turn.synthetic:

@@ -6,7 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from trajgym.rollout._ids import as_list
+import numpy as np
+
 from trajgym.rollout.rendering._image_spans import find_images
 from trajgym.rollout.rendering._parsing import Markers
 from trajgym.rollout.rendering._prepare import IMAGE
@@ -16,6 +17,8 @@ from trajgym.trajectory import blob_hashes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy.typing as npt
 
     from trajgym.trajectory import ImageRef, IntArray, Message, ToolSchema
 
@@ -35,6 +38,8 @@ _SPECIALS = (
 )
 _FIRST = 256
 _IDS = {text: _FIRST + i for i, text in enumerate(_SPECIALS)}
+_write = json.JSONEncoder(ensure_ascii=False).encode
+_SPECIAL_ARRAYS = {text: np.array([identity], dtype=np.int32) for text, identity in _IDS.items()}
 _MARKED = f"{IMAGE}[^{IMAGE}]*{IMAGE}"
 _SPLIT = re.compile("(" + "|".join([*(re.escape(text) for text in _SPECIALS), _MARKED]) + ")")
 
@@ -47,17 +52,25 @@ class _ByteCodec(ChatCodec):
         self._strip = strip_reasoning
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = []
-        for part in _SPLIT.split(text):
-            special = _IDS.get(part)
-            if part.startswith(IMAGE):
-                ids.extend(_image_ids(part.strip(IMAGE)))
-            else:
-                ids.extend(part.encode("utf-8", "replace") if special is None else (special,))
+        ids: list[int] = self.encode_array(text).tolist()
         return ids
 
-    def decode(self, ids: Sequence[int]) -> str:
-        ids = as_list(ids)
+    def encode_array(self, text: str) -> IntArray:
+        parts: list[npt.NDArray[np.generic]] = []
+        for part in _SPLIT.split(text):
+            if not part:
+                continue
+            if part in _SPECIAL_ARRAYS:
+                parts.append(_SPECIAL_ARRAYS[part])
+            elif part.startswith(IMAGE):
+                parts.append(np.array(_image_ids(part.strip(IMAGE))))
+            else:
+                parts.append(np.frombuffer(part.encode("utf-8", "replace"), dtype=np.uint8))
+        if not parts:
+            return np.zeros(0, dtype=np.int32)
+        return np.concatenate(parts, dtype=np.int32, casting="same_kind")
+
+    def decode(self, ids: list[int]) -> str:
         pieces: list[str] = []
         start = 0
         for at in [i for i, identity in enumerate(ids) if identity >= _FIRST]:
@@ -85,7 +98,7 @@ def _image_ids(blob: str) -> list[int]:
 
 
 def _system(tools: Sequence[ToolSchema]) -> str:
-    schemas = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    schemas = "\n".join(map(_write, tools))
     return f"<|system|>Tools:\n{schemas}<|end|>"
 
 
