@@ -345,6 +345,8 @@ def _rest(full: list[int], said: list[int]) -> list[int]:
 
 
 def _until_stop(ids: list[int], stop_ids: Collection[int]) -> list[int]:
+    if isinstance(stop_ids, frozenset) and stop_ids.isdisjoint(ids[:-1]):
+        return ids
     for at, identity in enumerate(ids):
         if identity in stop_ids:
             return ids[: at + 1]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import marshal
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -97,7 +99,24 @@ def _image_ids(blob: str) -> list[int]:
     return [_IDS["<|image|>"]] * (4 + sum(blob.encode()) % 4)
 
 
+# A conversation's tools and calls are written again in every turn, so their texts are kept, by what
+# marshal makes of them: version 2 depends on nothing but values and their order.
+_BY_VALUE = 2
+
+
 def _system(tools: Sequence[ToolSchema]) -> str:
+    try:
+        return _tools_text(marshal.dumps(list(tools), _BY_VALUE))
+    except ValueError:  # not only plain values
+        return _schemas(tools)
+
+
+@lru_cache(maxsize=64)
+def _tools_text(tools: bytes) -> str:
+    return _schemas(marshal.loads(tools))
+
+
+def _schemas(tools: Sequence[ToolSchema]) -> str:
     schemas = "\n".join(map(_write, tools))
     return f"<|system|>Tools:\n{schemas}<|end|>"
 
@@ -111,8 +130,14 @@ def _speech(message: Message, *, think: bool) -> str:
         if isinstance(function["arguments"], str):  # malformed
             calls.append(write_call(call))
         else:
-            calls.append(write_values(function["name"], function["arguments"]))
+            arguments = marshal.dumps(function["arguments"], _BY_VALUE)
+            calls.append(_call_text(function["name"], arguments))
     return "".join([lead, message["content"], *calls])
+
+
+@lru_cache(maxsize=1024)
+def _call_text(name: str, arguments: bytes) -> str:
+    return write_values(name, marshal.loads(arguments))
 
 
 class ByteRenderer(TextRenderer):

@@ -13,7 +13,7 @@ from trajgym.rollout._policy import PolicyRejected
 from trajgym.rollout.rendering._base import Parsed, Renderer
 from trajgym.rollout.rendering._parsing import Markers, open_reasoning, parse_response
 from trajgym.rollout.rendering._prepare import SEAM, Preparer
-from trajgym.rollout.rendering._text_cache import Rendered, TextCache, place_of
+from trajgym.rollout.rendering._text_cache import Rendered, TextCache, place_of, tools_key
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -257,7 +257,7 @@ class TextRenderer(Renderer):
 
     def _prompt(self, messages: list[Message], tools: Sequence[ToolSchema]) -> Rendered:
         """Return the next prompt; cached, because the next turn needs it."""
-        place = place_of(messages, tools)
+        place = place_of(messages, tools_key(tools))
         found = self._prompts.get(place, messages)
         return found or self._render(place, messages, tools)
 
@@ -295,8 +295,8 @@ class TextRenderer(Renderer):
         self, messages: list[Message], tools: Sequence[ToolSchema], held: int
     ) -> _Texts | None:
         """Return the three texts, or None if the template changes the text of the prefix."""
-        asked = messages[: held - 1]
-        place, next_place = place_of(asked, tools), place_of(messages, tools)
+        asked, key = messages[: held - 1], tools_key(tools)
+        place, next_place = place_of(asked, key), place_of(messages, key)
         start = self._prompts.get(place, asked)
         whole = self._prompts.get(next_place, messages)
         whole = whole or self._render(next_place, messages, tools, start)
