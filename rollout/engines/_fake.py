@@ -366,9 +366,7 @@ def _random(state: int, most: int, stop_ids: Collection[int]) -> tuple[list[int]
 
 def _states(state: int, ids: list[int]) -> list[int]:
     """Return the state after each id; the next id and the log-prob derive from it."""
-    return [
-        state := zlib.crc32(one, state) for one in [i.to_bytes(4, "little") for i in ids]
-    ]
+    return [state := zlib.crc32(one, state) for one in [i.to_bytes(4, "little") for i in ids]]
 
 
 def _mix(seed: bytes, ids: IntArray | Sequence[int]) -> int:

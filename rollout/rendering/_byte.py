@@ -73,7 +73,10 @@ class _ByteCodec(ChatCodec):
         return np.concatenate(parts, dtype=np.int32, casting="same_kind")
 
     def decode(self, ids: list[int]) -> str:
-        pieces: list[str] = []
+        try:
+            return bytes(ids).decode("utf-8", "replace")
+        except ValueError:  # some are special
+            pieces: list[str] = []
         start = 0
         for at in [i for i, identity in enumerate(ids) if identity >= _FIRST]:
             special = ids[at] - _FIRST

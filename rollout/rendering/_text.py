@@ -26,7 +26,7 @@ __all__ = ["ChatCodec", "TextRenderer"]
 _PROBE = "QZX7"
 _LOOK_BACK = 48
 """Number of ids at the end of a prompt in which an opened reasoning block is searched."""
-_HEAD = 48
+_HEAD = 16
 """Number of ids at the start of a response that are decoded to see whether it opens reasoning."""
 _SPLIT = 4
 """Largest number of characters at the end of a decoded text that may stand for a part of one."""
