@@ -41,7 +41,9 @@ _UTF_32 = "utf-32-le" if sys.byteorder == "little" else "utf-32-be"
 _Unwritable = (PydanticSerializationError, UnicodeEncodeError)
 
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {}
-_DEFAULTS = {kind: [(f.name, f.default) for f in fields(kind)] for kind in (Usage, Sampling)}
+_DEFAULTS: dict[type, list[tuple[str, Any]]] = {
+    kind: [(one.name, one.default) for one in fields(kind)] for kind in (Usage, Sampling)
+}
 """Of the parts of a turn that hold only numbers and texts."""
 
 

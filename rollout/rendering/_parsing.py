@@ -92,7 +92,7 @@ def _answer(text: str, start: int, calls: Sequence[CallText], *, strip: bool) ->
 def parse_response(
     response_ids: IntArray | Sequence[int],
     *,
-    decode: Callable[[Sequence[int]], str],
+    decode: Callable[[list[int]], str],
     stop_ids: Collection[int],
     markers: Markers | None,
     opened: bool,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 __all__ = ["TokenText"]
 
@@ -21,7 +21,7 @@ class TokenText:
 
     __slots__ = ("_decode", "_ids", "_starts", "text")
 
-    def __init__(self, ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, ids: list[int], decode: Callable[[list[int]], str]) -> None:
         self._ids = ids
         self._decode = decode
         self.text = decode(ids)
