@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from trajgym.rollout._ids import as_list
 from trajgym.rollout._policy import PolicyRejected
 from trajgym.server._errors import Refused, UpstreamError
 from trajgym.server._json import dumps, loads
@@ -180,7 +181,7 @@ class Upstream:
             if prefix is not None:
                 added = renderer.extension(prefix, plain, tools, held=held)
                 if added is not None:
-                    return [*prefix.tolist(), *added]
+                    return [*prefix.tolist(), *as_list(added)]
             return renderer.render(plain, tools)
         except PolicyRejected as error:
             raise Refused(400, f"the chat template refuses the messages: {error}") from error
