@@ -121,6 +121,11 @@ class Upstream:
         headers = {"content-type": "application/json", "x-session-id": session}
         return self._opened().post(self.base_url + path, data=dumps(body), headers=headers)
 
+    async def ask(self, path: str, body: dict[str, Any], session: str) -> tuple[Any, bytes]:
+        """Return a response and its whole body, whose end frees the connection."""
+        response = await self.post(path, body, session)
+        return response, await response.read()
+
     async def post_control(self, path: str, body: Any) -> tuple[int, str]:
         """Return status and text of an administrative request.
 
