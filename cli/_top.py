@@ -118,6 +118,9 @@ def _lines(figures: LiveFigures) -> Iterator[tuple[str, Text]]:
     if whole := sum(figures.waits.values()):
         waits = sorted(figures.waits.items(), key=lambda one: -one[1])
         yield "waits", Text(", ".join(f"{cause} {took / whole:.1%}" for cause, took in waits))
+    if figures.idle:
+        shares = [f"{part} {share:.1%}" for part, share in figures.idle.items()]
+        yield "idle", Text(", ".join(shares))
     if figures.version >= 0:
         yield "version", Text(str(figures.version))
         yield from _staleness(figures.staleness)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
+from trajgym.rollout._slots import SLOTS, Slots
 from trajgym.trajectory import InvalidInput
 from trajgym.trajectory._codec import to_jsonable
 
@@ -55,6 +57,7 @@ async def claim_run(
         _refuse(where, [found for found in changed if found[0] not in allowed])
     await store.set_meta(_ENV, env)
     await store.set_meta(_META, json.dumps(asked, sort_keys=True))
+    await store.set_meta(SLOTS, Slots(settings.concurrency, time.time()).to_text())
 
 
 class KnownTasks:

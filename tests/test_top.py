@@ -11,6 +11,7 @@ import tempfile
 import threading
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 
 from tests.adapters.build import exact_session
 from trajgym.rollout.monitoring import LiveView, exposition
+from trajgym.rollout.monitoring._idle import Busy
 from trajgym.trajectory import (
     Attempt,
     FollowedRun,
@@ -182,6 +184,76 @@ def test_figures_of_a_run(tmp_path: Path) -> None:
     with LiveView(tmp_path, window=10, now=lambda: 2000.0) as view:
         later = view.update()
         assert (later.running, later.interrupted, later.turns_per_second) == (0, 1, 0.0)
+
+
+def session(store: Store, name: str, begun: float, calls: Sequence[tuple[float, float]]) -> None:
+    """A session that is in progress, with the begin and the seconds of its policy calls."""
+    store.begin_session(replace(record(name), created_at=begun))
+    store.put_attempt(name, Attempt())
+    for index, (at, seconds) in enumerate(calls):
+        store.append_turn(name, turn(index, started_at=at, policy_seconds=seconds)).wait()
+
+
+def test_idle_shares(tmp_path: Path) -> None:
+    """Of slots, engine and sandboxes: of the last call only, and in progress up to now."""
+    clock = [120.0]
+    with Store(tmp_path) as store, LiveView(tmp_path, now=lambda: clock[0]) as view:
+        assert view.update().idle == {}
+        # An earlier call, of which nothing counts.
+        store.set_meta("slots", '{"sessions": 1, "since": 0}')
+        session(store, "old", 0.0, [(0.0, 50.0)])
+        waits = {"policy": 50.0, "environment": 50.0}
+        done = Status("completed")
+        store.put_attempt("old", Attempt(leaf=0, status=done, ended_at=99.0, waits=waits)).wait()
+        assert view.update().idle["slots"] == 0.0
+        store.set_meta("slots", '{"sessions": 2, "since": 100}')
+        # 10 s from the start, then 10 s of 20: calls of 5 s and 4 s that overlap in 2 s.
+        session(store, "a", 100.0, [(103.0, 5.0)])
+        session(store, "b", 110.0, [(106.0, 4.0)])
+        waits = {"policy": 5.0, "environment": 2.0, "sandbox": 1.0, "verify": 1.0, "place": 1.0}
+        store.put_attempt("a", Attempt(leaf=0, status=done, ended_at=110.0, waits=waits)).wait()
+        found = view.update()
+        assert found.idle == pytest.approx(
+            {
+                "slots": 1 - (9 + 10) / (2 * 20),  # a held one for 9 s, b has one for 10 s
+                "engine": 1 - 7 / 10,  # until 110, where the last known call ended
+                "sandboxes": 6 / 10,
+            }
+        )
+        clock[0] = 130.0  # b is still in progress, and nothing else is known
+        assert view.update().idle["slots"] == pytest.approx(1 - (9 + 20) / (2 * 30))
+        values = parsed(exposition(view.figures))
+        assert values['trajgym_run_idle_share{part="engine"}'] == pytest.approx(0.3)
+        end = Attempt(leaf=0, status=done, ended_at=120.0, waits={"policy": 10.0})
+        store.put_attempt("b", end).wait()
+        clock[0] = 900.0  # the run has ended, and no time passes any more
+        assert view.update().idle["slots"] == pytest.approx(1 - (9 + 10) / (2 * 20))
+    with LiveView(tmp_path, now=lambda: 2000.0) as later:
+        assert later.update().idle == pytest.approx(view.figures.idle)
+
+
+INTERVALS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), max_size=60)
+
+
+@given(INTERVALS)
+def test_busy_time_is_that_of_the_union(intervals: list[tuple[int, int]]) -> None:
+    """In whatever order the intervals come."""
+    busy = Busy()
+    for start, length in intervals:
+        busy.add(start, start + length)
+    moments = {at for start, length in intervals for at in range(start, start + length)}
+    assert busy.seconds == len(moments)
+    assert busy.until == max((start + length for start, length in intervals), default=None)
+
+
+def test_busy_time_is_kept_in_bounded_memory() -> None:
+    """Of many intervals the earlier ones are a sum, to which nothing is added."""
+    busy = Busy()
+    for at in range(20_000):
+        busy.add(2.0 * at, 2.0 * at + 1.0)
+    busy.add(0.0, 2.0)
+    assert busy.seconds == 20_000
+    assert len(busy._starts) <= 4096
 
 
 def parsed(text: str) -> dict[str, float]:

@@ -85,6 +85,8 @@ async def test_each_part_is_counted_where_it_belongs(tmp_path: Path) -> None:
     for cause, seconds in figures.waits.items():
         assert seconds == pytest.approx(sum(waits[cause] for waits in found))
     assert 'trajgym_run_wait_seconds_total{cause="sandbox"}' in exposition(figures)
+    assert figures.idle.keys() == {"slots", "engine", "sandboxes"}
+    assert all(0.0 <= share <= 1.0 for share in figures.idle.values())
 
 
 async def test_causes_within_a_cause_are_taken_off() -> None:

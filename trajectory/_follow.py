@@ -42,6 +42,8 @@ class RunChanges(NamedTuple):
     """All groups so far."""
     sealed: int
     """Groups to which no member will be added."""
+    since: list[float]
+    """Unix times (s) at which the sessions in progress began."""
     complete: bool
     """False if more turns were there than one poll reads: poll again at once."""
 
@@ -53,6 +55,8 @@ class _File:
     session: int = 0
     turn: int = 0
     ended: set[tuple[int, int]] = field(default_factory=set)
+    begun: dict[int, float] = field(default_factory=dict)
+    """When sessions began whose first attempt was in progress at the last poll, by key."""
 
     def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         with translated(self.path):
@@ -81,7 +85,7 @@ class FollowedRun(Closing):
 
     def poll(self) -> RunChanges:
         """Return what was written since the last poll."""
-        found = RunChanges([], [], [], 0, 0, 0, 0, complete=True)
+        found = RunChanges([], [], [], 0, 0, 0, 0, [], complete=True)
         groups: dict[str, Group] = {}
         for file in self._opened():
             found = _merged(found, file)
@@ -90,6 +94,11 @@ class FollowedRun(Closing):
                 groups[group.id] = newer_group(group, groups.get(group.id))
         sealed = sum(group.sealed for group in groups.values())
         return found._replace(groups=len(groups), sealed=sealed)
+
+    def meta(self, key: str) -> list[str]:
+        """Return the values of an entry of the run's metadata, one of each file that has it."""
+        sql = "SELECT value FROM meta WHERE key = ?"
+        return [value for file in self._opened() for (value,) in file.query(sql, key)]
 
     def close(self) -> None:
         """Close the files. Idempotent."""
@@ -114,28 +123,31 @@ class FollowedRun(Closing):
 def _merged(found: RunChanges, file: _File) -> RunChanges:
     # In this order, because others write meanwhile: the turns of an attempt that has ended, and the
     # sessions of all turns, are in the same poll (or, of too many turns, in the next one).
-    ended, open_ = _attempts(file)
+    ended, open_, firsts = _attempts(file)
     turns = _turns(file)
-    begun = _begun(file)
+    known = {key: at for key, at in file.begun.items() if key in firsts}
+    new = _begun(file)
+    file.begun = known | {key: record.created_at for key, record in new}
     alive = open_ > 0 and has_writer(file.path)
     return RunChanges(
-        sessions=found.sessions + begun,
+        sessions=found.sessions + [record for _, record in new],
         turns=found.turns + turns,
         ended=found.ended + ended,
         running=found.running + (open_ if alive else 0),
         interrupted=found.interrupted + (0 if alive else open_),
         groups=0,
         sealed=0,
+        since=found.since + ([file.begun[key] for key in firsts] if alive else []),
         complete=found.complete and len(turns) < _PAGE,
     )
 
 
-def _begun(file: _File) -> list[SessionRecord]:
+def _begun(file: _File) -> list[tuple[int, SessionRecord]]:
     sql = "SELECT key, body FROM sessions WHERE key > ? ORDER BY key"
     rows = file.query(sql, file.session)
     if rows:
         file.session = rows[-1][0]
-    return [decode(SessionRecord, body) for _, body in rows]
+    return [(key, decode(SessionRecord, body)) for key, body in rows]
 
 
 def _turns(file: _File) -> list[Turn]:
@@ -150,13 +162,16 @@ def _turns(file: _File) -> list[Turn]:
     return turns
 
 
-def _attempts(file: _File) -> tuple[list[Attempt], int]:
-    ended, open_ = [], 0
+def _attempts(file: _File) -> tuple[list[Attempt], int, list[int]]:
+    """Return attempts that ended, how many have not, and the sessions whose first one has not."""
+    ended, open_, firsts = [], 0, []
     for session, number, running in file.query("SELECT session, number, running FROM attempts"):
         if running:
             open_ += 1
+            if number == 0:
+                firsts.append(session)
         elif (session, number) not in file.ended:
             file.ended.add((session, number))
             sql = "SELECT body FROM attempts WHERE session = ? AND number = ?"
             ended += [decode(Attempt, body) for (body,) in file.query(sql, session, number)]
-    return ended, open_
+    return ended, open_, firsts

@@ -8,7 +8,9 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from trajgym.rollout._slots import SLOTS, Slots
 from trajgym.rollout.monitoring._exposition import family, histogram, single
+from trajgym.rollout.monitoring._idle import IdleTimes
 from trajgym.trajectory import FollowedRun
 from trajgym.trajectory._internal import Closing
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-    from trajgym.trajectory import Attempt, Turn
+    from trajgym.trajectory import Attempt, RunChanges, Turn
 
 __all__ = ["STALENESS", "LiveFigures", "LiveView", "exposition"]
 
@@ -57,6 +59,9 @@ class LiveFigures:
     env_seconds: float = 0.0
     waits: dict[str, float] = field(default_factory=dict)
     """Seconds of ended attempts by what they waited for; see :attr:`Attempt.waits`."""
+    idle: dict[str, float] = field(default_factory=dict)
+    """Shares of time without work, from 0 to 1, of ``slots``, ``engine`` and ``sandboxes``, as far
+    as they are known; ``docs/runs.md`` defines them."""
     version: int = -1
     """The newest policy version of any token; -1 without one."""
     staleness: list[int] = field(default_factory=lambda: [0] * (len(STALENESS) + 1))
@@ -106,30 +111,38 @@ class LiveView(Closing):
         self._run = FollowedRun(path)
         self._window, self._now = window, now
         self._recent: deque[_Finished] = deque()
+        self._idle = IdleTimes(None)
 
     def update(self) -> LiveFigures:
         """Read what is new and return the figures; the same object each time."""
         found = self._run.poll()
-        self._take(found.turns, found.ended, len(found.sessions))
+        calls = map(Slots.of_text, self._run.meta(SLOTS))
+        slots = max(calls, key=lambda call: call.since, default=None)
+        if slots != self._idle.slots:  # another call collects into the run
+            self._idle = IdleTimes(slots)
+        self._take(found)
         while not found.complete:
             found = self._run.poll()
-            self._take(found.turns, found.ended, len(found.sessions))
+            self._take(found)
         figures = self.figures
         figures.running, figures.interrupted = found.running, found.interrupted
         figures.groups, figures.sealed = found.groups, found.sealed
         self._rates()
+        figures.idle = dict(self._idle.shares(self._now(), found.since))
         return figures
 
     def close(self) -> None:
         """Close the run's files. Idempotent."""
         self._run.close()
 
-    def _take(self, turns: list[Turn], ended: list[Attempt], sessions: int) -> None:
-        self.figures.sessions += sessions
-        for turn in turns:
+    def _take(self, found: RunChanges) -> None:
+        self.figures.sessions += len(found.sessions)
+        for record in found.sessions:
+            self._idle.begin(record.created_at)
+        for turn in found.turns:
             if not turn.simulated:
                 self._turn(turn)
-        for attempt in ended:
+        for attempt in found.ended:
             self._attempt(attempt)
 
     def _turn(self, turn: Turn) -> None:
@@ -147,6 +160,7 @@ class LiveView(Closing):
                 stale = figures.version - min(each.version_low for each in sampled)
                 figures.staleness[bisect_left(STALENESS, stale)] += 1
                 figures.staleness_sum += stale
+        self._idle.call(turn.started_at, turn.started_at + turn.policy_seconds)
         figures.turns += 1
         figures.completion_tokens += tokens
         figures.policy_seconds += turn.policy_seconds
@@ -160,6 +174,7 @@ class LiveView(Closing):
     def _attempt(self, attempt: Attempt) -> None:
         figures = self.figures
         figures.statuses[str(attempt.status)] += 1
+        self._idle.end(attempt)
         for cause, seconds in attempt.waits.items():
             figures.waits[cause] = figures.waits.get(cause, 0.0) + seconds
         if attempt.outcome is not None:
@@ -216,6 +231,7 @@ def exposition(figures: LiveFigures) -> str:
             "cause",
             figures.waits,
         ),
+        *family("run_idle_share", "gauge", "Share of time without work.", "part", figures.idle),
         *single("run_policy_version", "gauge", "Newest policy version.", figures.version),
         *histogram(
             "run_staleness",
