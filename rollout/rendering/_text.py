@@ -116,7 +116,7 @@ class TextRenderer(Renderer):
             images=images,
         )
         self._prompts = TextCache()
-        self.opening_ids = tuple(self._encode(self._opening_text()).tolist())
+        self.opening_ids = tuple(self._encode_list(self._opening_text()))
         self._lead = self._find_lead()
         self._stops = self._find_stops(stop_tokens)
         self.stop_ids = frozenset(self._stops)
@@ -129,8 +129,7 @@ class TextRenderer(Renderer):
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> list[int]:
         """See :meth:`Renderer.render`."""
-        ids: list[int] = self._encode(self._prompt(list(messages), tools).text).tolist()
-        return ids
+        return self._encode_list(self._prompt(list(messages), tools).text)
 
     def text(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> str:
         """Return the text that :meth:`render` encodes."""
@@ -240,7 +239,7 @@ class TextRenderer(Renderer):
             text = self._text([*before, message], (), open_turn=False)[len(opened) :]
             stop = self._stop_at_end(text)
             text = text.rstrip().removesuffix(stop) if stop else text
-        return [*self._encode(text).tolist(), *list(self._stops)[:1]]
+        return [*self._encode_list(text), *list(self._stops)[:1]]
 
     def _text(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], *, open_turn: bool
@@ -279,6 +278,11 @@ class TextRenderer(Renderer):
         known = [] if start is None else start.prepared
         new = enumerate(messages[len(known) :], len(known))
         return [*known, *(self._prepare.one(message, i) for i, message in new)]
+
+    def _encode_list(self, text: str) -> list[int]:
+        if SEAM not in text:
+            return self._codec.encode(text)
+        return [i for part in text.split(SEAM) for i in self._codec.encode(part)]
 
     def _encode(self, text: str) -> IntArray:
         if SEAM not in text:
