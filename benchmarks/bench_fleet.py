@@ -6,10 +6,13 @@ durable store. ``one`` is ``collect`` in this process; the others are ``collect_
 rate is that of the sessions that ended between the first and the last tenth; ``first`` is the
 time until the first session ended, which for a fleet is the start of processes.
 
+With ``--compare``, it measures the CPU time of a turn in one process instead, with both policies in
+turns: the least of the rounds, because other work on the machine only adds to it.
+
 The bound of N processes is N times one process, or the number of CPUs times one if that is less.
 
 Usage: python -m benchmarks.bench_fleet [--sessions 2000] [--processes 1 2 4] [--policy fake]
-           [--json FILE]
+           [--compare] [--rounds 3] [--json FILE]
 """
 
 from __future__ import annotations
@@ -110,22 +113,54 @@ async def measure(kind: str, processes: int, sessions: int) -> dict[str, float]:
     }
 
 
+async def compare(sessions: int, rounds: int) -> dict[str, float]:
+    """Return the CPU milliseconds of a turn by policy, those of the fastest round."""
+    found: dict[str, list[float]] = {"fake": [], "scripted": []}
+    for _ in range(rounds):
+        for kind, samples in found.items():
+            begun = time.process_time()
+            await measure(kind, 0, sessions)
+            samples.append((time.process_time() - begun) / (sessions * TURNS) * 1e3)
+    return {kind: min(samples) for kind, samples in found.items()}
+
+
+def machine() -> dict[str, Any]:
+    """Describe this machine."""
+    cpus = len(os.sched_getaffinity(0))
+    return {"cpus": cpus, "python": platform.python_version(), "system": sys.platform}
+
+
+def write(path: Path | None, found: dict[str, Any]) -> None:
+    """Write figures to a file, with the time and the machine."""
+    if path is not None:
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        whole = {"when": when, "machine": machine(), **found}
+        path.write_text(json.dumps(whole, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sessions", type=int, default=2000)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--policy", choices=["fake", "scripted"], default="fake")
+    parser.add_argument("--compare", action="store_true", help="CPU time of both policies")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     given = parser.parse_args()
+    if given.compare:
+        found = asyncio.run(compare(given.sessions, given.rounds))
+        ratio = found["fake"] / found["scripted"]
+        print(f"CPU milliseconds of a turn: {found}; fake {ratio:.2f} x scripted")
+        write(given.json, {"sessions": given.sessions, "turns": TURNS, "cpu_ms_per_turn": found})
+        return
     cpus = len(os.sched_getaffinity(0))
     rounds: dict[int, list[dict[str, float]]] = {n: [] for n in (0, *given.processes)}
     for _ in range(given.rounds):
-        for processes, found in rounds.items():
-            found.append(asyncio.run(measure(given.policy, processes, given.sessions)))
+        for processes, measured in rounds.items():
+            measured.append(asyncio.run(measure(given.policy, processes, given.sessions)))
     figures = {
-        n: {name: statistics.median(one[name] for one in found) for name in found[0]}
-        for n, found in rounds.items()
+        n: {name: statistics.median(one[name] for one in measured) for name in measured[0]}
+        for n, measured in rounds.items()
     }
     base = figures[0]["per_second"]
     print(f"{given.sessions} sessions of {TURNS} {given.policy} turns, {cpus} CPUs")
@@ -136,16 +171,13 @@ def main() -> None:
             f"{name:14} {one['per_second']:8.1f} sessions/s {one['per_second'] / base:6.2f} x one"
             f" {one['per_second'] / bound:6.2f} of the bound   first after {one['first']:.2f} s"
         )
-    if given.json:
-        result = {
-            "when": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": {"cpus": cpus, "python": platform.python_version(), "system": sys.platform},
-            "policy": given.policy,
-            "sessions": given.sessions,
-            "turns": TURNS,
-            "processes": {str(n): one for n, one in figures.items()},
-        }
-        given.json.write_text(json.dumps(result, indent=1) + "\n")
+    result = {
+        "policy": given.policy,
+        "sessions": given.sessions,
+        "turns": TURNS,
+        "processes": {str(n): one for n, one in figures.items()},
+    }
+    write(given.json, result)
 
 
 if __name__ == "__main__":

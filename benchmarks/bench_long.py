@@ -4,7 +4,8 @@ A session with a tool is played by the runner's own loop: an engine that costs n
 turn with a tool call, and the tool returns a text, 2,000 ids a turn. The time between two recorded
 turns is divided into the codec's (writing the template's text, encoding what is new, decoding the
 response: a model's tokenizer takes its place) and the rest, which is the SDK's share. Figures are
-those of the fastest turn near each size, because other work on the machine only adds to them.
+CPU time of the fastest turn near each size, because other work on the machine only adds to it; with
+a store, the time of the thread that writes is part of it.
 Beside it, in the same run:
 
 - ``copy``: numpy copies the ids that are new in a turn,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trajgym.rollout import PolicyRequest
-    from trajgym.trajectory import Message, ToolSchema
+    from trajgym.trajectory import IntArray, Message, ToolSchema
 
 SIZES = (1_000, 10_000, 50_000, 100_000, 200_000, 500_000, 1_000_000)
 TURN_IDS = 2_000
@@ -76,9 +77,6 @@ class Long(Env):
         return 1.0
 
 
-now = time.perf_counter
-
-
 class FreeCodec(ChatCodec):
     """The byte renderer's codec, which writes every message's text once only."""
 
@@ -90,7 +88,10 @@ class FreeCodec(ChatCodec):
     def encode(self, text: str) -> list[int]:
         return self._codec.encode(text)
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def encode_array(self, text: str) -> IntArray:
+        return self._codec.encode_array(text)
+
+    def decode(self, ids: list[int]) -> str:
         return self._codec.decode(ids)
 
     def _text(self, message: Message) -> str:
@@ -108,20 +109,21 @@ class FreeCodec(ChatCodec):
 
 
 class Clock:
-    """Seconds spent in the parts that do not count as the SDK's."""
+    """CPU seconds, and those spent in the parts that do not count as the SDK's."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now = now
         self.seconds = 0.0
 
     def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """Return the call, whose time is added."""
 
         def wrapped(*given: Any, **named: Any) -> Any:
-            begun = now()
+            begun = self.now()
             try:
                 return call(*given, **named)
             finally:
-                self.seconds += now() - begun
+                self.seconds += self.now() - begun
 
         return wrapped
 
@@ -170,14 +172,15 @@ class Turn(NamedTuple):
 
 async def play(turns: int, *, exact: bool, store: Store | None = None) -> list[Turn]:
     """Play one session; return the context, seconds, and seconds apart, of each turn."""
-    clock = Clock()
+    clock = Clock(time.thread_time if store is None else time.process_time)
+    now = clock.now
     renderer = ByteRenderer()
     codec: Any = FreeCodec(renderer._codec)
     renderer._codec = codec
     policy: Policy = Texts()
     if exact:
         policy = TokenPolicy(FreeEngine(renderer, turns, clock), renderer, max_tokens=TURN_IDS)
-    for name in ("template", "encode", "decode"):
+    for name in ("template", "encode", "encode_array", "decode"):
         setattr(codec, name, clock.timed(getattr(codec, name)))
     task = Task(id="long", data={"turns": turns})
     session = Session(EnvSpec(id="bench/long"), task, store=store)

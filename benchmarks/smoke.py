@@ -42,7 +42,12 @@ SIZES = {
     "server": "--seconds 0.2 --rounds 1",
     "session": "--sessions 8 --rounds 1",
     "show": "--sessions 50 --turns 2 --rounds 1",
+    "soak": "--sessions 24 --processes 2 --concurrency 4",
     "swe": "--rounds 1",
+    "trees": (
+        "--kinds embedded --expansions Tree-GRPO --ways restored --trees 1 --rounds 1 "
+        "--policy-seconds 0"
+    ),
     "view": "--sessions 64 --turns 3 --long 40 --rounds 2",
 }
 """Arguments of the small size, by benchmark."""

@@ -95,7 +95,7 @@ KeepFailed = Annotated[
     bool, typer.Option("--keep-failed", help="Don't retry samples that failed in an earlier run.")
 ]
 MaxTries = Annotated[
-    int, typer.Option(help="Most sessions per sample, over all calls on this run.")
+    int, typer.Option(help="Most failed sessions per sample, over all calls on this run.")
 ]
 AllowChanges = Annotated[
     str,

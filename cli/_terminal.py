@@ -22,6 +22,8 @@ _LAID_OUT = 1000
 """Rows from which a table is laid out as a whole; of a longer one, these determine the widths."""
 _NARROWEST = 8
 """Least width of a folded column of a long table."""
+_WRITTEN = 256
+"""Lines that are written at once to a pipe."""
 _GAP = "  "
 """Between two columns of a long table."""
 
@@ -66,11 +68,9 @@ def print_table(
     """
     if not sys.stdout.isatty():
         print("\t".join(header))
-        for row in rows:
-            cells = [cell if isinstance(cell, str) else cell.plain for cell in row]
-            # Nearly all are printable, and need not be searched one by one for line breaks.
-            clean = str.strip if "".join(cells).isprintable() else _one_line
-            print("\t".join(map(clean, cells)))
+        lines = map(_tabbed, rows)
+        while some := list(islice(lines, _WRITTEN)):
+            print("\n".join(some))
         return
     rows = iter(rows)
     first = list(islice(rows, _LAID_OUT))
@@ -160,9 +160,21 @@ def print_long_table(
         sys.stdout.write("\n".join(lines(row)) + "\n")
 
 
+def _tabbed(row: Sequence[str | Text]) -> str:
+    """Return a row's cells in one line, separated by tabs."""
+    cells = [cell if type(cell) is str else _text(cell) for cell in row]
+    # Nearly all are printable, and need not be searched one by one for line breaks.
+    clean = str.strip if "".join(cells).isprintable() else _one_line
+    return "\t".join(map(clean, cells))
+
+
+def _text(cell: str | Text) -> str:
+    return cell if isinstance(cell, str) else cell.plain
+
+
 def _plain(cell: str | Text) -> str:
     """Return a cell's text in one line, without characters that a terminal interprets."""
-    text = cell if isinstance(cell, str) else cell.plain
+    text = _text(cell)
     if text.isprintable():
         return text
     text = _one_line(text)

@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from itertools import zip_longest
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -282,15 +283,21 @@ def _plain_fields(record: _T) -> _T:
     if record is None or not is_dataclass(record) or isinstance(record, type):
         return record
     changed: dict[str, Any] = {}
-    for one in fields(record):
-        value = getattr(record, one.name)
+    for name in _names(type(record)):
+        value = getattr(record, name)
         if value is None or type(value) in _PLAIN:
             continue
         if isinstance(value, str):
-            changed[one.name] = plain_text(value)
+            changed[name] = plain_text(value)
         elif (number := plain_number(value)) is not None:
-            changed[one.name] = int(number) if isinstance(number, Integral) else float(number)
+            changed[name] = int(number) if isinstance(number, Integral) else float(number)
     return replace(record, **changed) if changed else record
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    """Return the names of a record's fields; kept, because every turn needs those of two."""
+    return tuple(one.name for one in fields(kind))
 
 
 def paused_seconds(reply: object) -> float:

@@ -14,6 +14,7 @@ from trajgym.trajectory._internal import has_writer
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from trajgym.rollout._settings import RunSettings
     from trajgym.trajectory import Group, Run, SessionSummary, Status, Store
 
 __all__ = [
@@ -45,6 +46,7 @@ class Earlier:
         finished: session ids of samples that need not be run again, by sample.
         failed: the last failed session of each sample without a finished one.
         tries: number of sessions that each sample has had.
+        failures: how many of them failed; those that were cut, by a killed process, say, did not.
         sealed: whether the group was sealed.
         scores: score of each finished sample that has one.
     """
@@ -53,8 +55,17 @@ class Earlier:
     finished: dict[int, str] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
     tries: dict[int, int] = field(default_factory=dict)
+    failures: dict[int, int] = field(default_factory=dict)
     sealed: bool = False
     scores: dict[int, float] = field(default_factory=dict)
+
+    def lacking(self, settings: RunSettings) -> set[int]:
+        """Return the samples that are still to be run; none if the group has enough sessions."""
+        missing = set(range(settings.samples)) - set(self.finished)
+        enough = settings.enough
+        if enough is not None and enough.kept(self.scores, missing) is not None:
+            return set()
+        return missing
 
 
 def earlier_groups(
@@ -65,7 +76,7 @@ def earlier_groups(
     Args:
         store: the run's store.
         keep_failed: count failed samples as finished.
-        max_tries: count a failed sample as finished after this many sessions.
+        max_tries: count a failed sample as finished after this many failed sessions.
     """
     with store.read_run() as run:
         return with_sessions({}, run, keep_failed=keep_failed, max_tries=max_tries)
@@ -105,7 +116,7 @@ def with_sessions(
         run: the run or file.
         only: ids of the groups to read; None for all.
         keep_failed: count failed samples as finished.
-        max_tries: count a failed sample as finished after this many sessions.
+        max_tries: count a failed sample as finished after this many failed sessions.
     """
     kept = {group.id: group for group in run.groups()}
     known = {member.session for earlier in groups.values() for member in earlier.members}
@@ -119,7 +130,7 @@ def with_sessions(
         _add(earlier, summary, group)
     for earlier in groups.values():
         for sample, session in earlier.failed.items():
-            if keep_failed or earlier.tries[sample] >= max_tries:
+            if keep_failed or earlier.failures[sample] >= max_tries:
                 earlier.finished.setdefault(sample, session)
     return groups
 
@@ -141,6 +152,7 @@ def _add(earlier: Earlier, summary: SessionSummary, group: Group | None) -> None
             earlier.scores[record.sample] = outcome.score
     elif whole and status.kind == "failed":
         earlier.failed[record.sample] = record.id
+        earlier.failures[record.sample] = earlier.failures.get(record.sample, 0) + 1
 
 
 def _is_whole(summary: SessionSummary, group: Group | None) -> bool:

@@ -412,10 +412,7 @@ class Runner:
         place = self.places.of(task)
         name, earlier = self._group_of(task)
         opened = OpenGroup.of(task, place.settings.samples, store=self._store, id=name)
-        opened.waiting -= set(earlier.finished)
-        enough = place.settings.enough
-        if enough is not None and enough.met(earlier.scores.values()):
-            opened.waiting.clear()
+        opened.waiting = earlier.lacking(place.settings)
         if not opened.waiting and earlier.sealed:
             return
         await self._until(self._admits)  # read before it may begin, to see the end of the tasks
@@ -423,6 +420,8 @@ class Runner:
         opened.tries.update(earlier.tries)
         scores = dict(earlier.scores)
         work = _Work(opened, place, earlier.finished, scores, number=self._begun)
+        if not opened.waiting:
+            self._end_if_enough(work)
         self._begun += 1
         self.capacity.begin()
         self._open.add(work)
@@ -477,13 +476,17 @@ class Runner:
         work.trees[sample] = session.tree
         if session.outcome is not None:
             work.scores[sample] = session.outcome.score
-            enough = work.place.settings.enough
-            if enough is not None and not work.open.full and enough.met(work.scores.values()):
-                self._end_early(work)
+        self._end_if_enough(work)
 
-    def _end_early(self, work: _Work) -> None:
+    def _end_if_enough(self, work: _Work) -> None:
         """Let a group that has enough sessions end: drop what is queued, and cancel the rest."""
-        work.open.full = True
+        enough = work.place.settings.enough
+        if enough is None or work.open.full:
+            return
+        kept = enough.kept(work.scores, work.open.waiting)
+        if kept is None:
+            return
+        work.open.end_early(kept, exactly=enough.in_order)
         group = work.open.group.id
         for sample in sorted(work.open.waiting):
             if self._jobs.remove(work.place.name, (work, sample)):

@@ -18,7 +18,7 @@ from trajgym.rollout.rules import SURPLUS
 from trajgym.trajectory import Group, Member, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from trajgym.envs import EnvSpec
     from trajgym.rollout._settings import RunKeywords
@@ -68,8 +68,10 @@ class OpenGroup:
     tries: Counter[int] = field(default_factory=Counter)
     unfinished: bool = False
     """True if a sample was cancelled: the group then stays open until a later run finishes it."""
-    full: bool = False
-    """True once the group needs no further session: those that are cancelled leave as surplus."""
+    kept: frozenset[int] | None = None
+    """The samples that the group keeps, once it has enough of them; see :meth:`end_early`."""
+    exactly: bool = False
+    """Whether it keeps those only: other sessions leave even if they are scored."""
 
     @classmethod
     def of(cls, task: Task, samples: int, *, store: Store | None = None, id: str = "") -> Self:  # noqa: A002
@@ -107,8 +109,31 @@ class OpenGroup:
         if self.store is not None:
             await self.store.put_group(self.group)
 
+    @property
+    def full(self) -> bool:
+        """True once the group needs no further session: those that are cancelled are surplus."""
+        return self.kept is not None
+
+    def end_early(self, kept: Collection[int], *, exactly: bool) -> None:
+        """Let the sessions leave that a group which has enough does not keep.
+
+        Args:
+            kept: samples that are enough.
+            exactly: whether no other sample may be kept, though it has ended with a score.
+        """
+        self.kept, self.exactly = frozenset(kept), exactly
+        if exactly:
+            self.group.members = [
+                member if member.left or member.sample in kept else member._replace(left=SURPLUS)
+                for member in self.group.members
+            ]
+
     def _is_surplus(self, session: Session) -> bool:
-        return self.full and session.status.kind == "cancelled"
+        if self.kept is None:
+            return False
+        if session.status.kind == "cancelled":
+            return True
+        return self.exactly and session.status.scored and session.record.sample not in self.kept
 
     def note_end(self, session: Session, sample: int) -> None:
         """Count a sample whose last session has ended."""

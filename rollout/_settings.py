@@ -61,8 +61,8 @@ class RunSettings:
             stays in the group as a member that left.
         keep_failed: do not run failed samples of an earlier run again; by default they are, each
             with its ``retries``.
-        max_tries: largest number of sessions of a sample over all runs, after which a failed
-            sample is not run again.
+        max_tries: largest number of failed sessions of a sample over all runs, after which it is
+            not run again; sessions that were cancelled or interrupted don't count.
         max_staleness: members whose oldest sampled token is more versions behind leave the group
             as ``stale`` when it is sealed, or later, when it is delivered; None keeps them.
         admission: how many groups may be begun ahead of the trainer; a mapping of the fields of

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
 from trajgym.envs import Reply, Sampled
-from trajgym.rollout._ids import as_list
+from trajgym.rollout._ids import as_array
 from trajgym.rollout._policy import Policy, PolicyGarbage, PolicyUnavailable
 from trajgym.rollout.rendering._image_spans import ShownImage, refuse_placeholders
 from trajgym.trajectory import Sampling, Segment, Usage, blob_hashes
@@ -19,13 +19,17 @@ from trajgym.trajectory._internal import append_ids
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy.typing as npt
+
     from trajgym.envs import TurnLimits
     from trajgym.rollout._policy import PolicyRequest
     from trajgym.rollout.engines._base import Generation, TokenEngine
     from trajgym.rollout.rendering._base import Parsed, Renderer
-    from trajgym.trajectory import IntArray, Message
+    from trajgym.trajectory import FloatArray, IntArray, Message
 
 __all__ = ["TokenPolicy"]
+
+_Number = TypeVar("_Number", np.int32, np.float32)
 
 _INSERTED = -1
 _NOTHING = np.zeros(0, dtype=np.int32)
@@ -40,11 +44,12 @@ class _Prompt(NamedTuple):
 class _Response:
     """A response that is being sampled."""
 
-    __slots__ = ("finish", "ids", "logprobs", "paused", "segments")
+    __slots__ = ("_ids", "_logprobs", "finish", "ids", "paused", "segments")
 
     def __init__(self) -> None:
         self.ids: list[int] = []
-        self.logprobs: list[float] = []
+        self._ids: list[IntArray] = []
+        self._logprobs: list[FloatArray] = []
         self.segments: list[Segment] = []
         self.finish = "length"
         self.paused = 0.0
@@ -63,14 +68,14 @@ class _Response:
                 f"the engine returned {n} ids, {len(generation.logprobs)} log-probs and segments "
                 f"over {covered}, of at most {most}: they must agree",
             )
-        ids = as_list(generation.ids)
+        array = as_array(generation.ids)
+        ids: list[int] = array.tolist()
         if not stop_ids.isdisjoint(ids[:-1]):
             raise PolicyGarbage(
                 f"the engine sampled past a stop id (one of {sorted(stop_ids)[:8]}), so the turn "
                 "has tokens that follow its end: switch ignore_eos off",
             )
-        self.ids.extend(ids)
-        self.logprobs.extend(map(float, generation.logprobs))
+        self._add(ids, array, np.array(generation.logprobs, dtype=np.float32))
         for segment in generation.segments:
             self._append(segment)
         self.finish = generation.finish
@@ -78,9 +83,23 @@ class _Response:
 
     def inserted(self, ids: Sequence[int]) -> None:
         """Append ids that were not sampled."""
-        self.ids.extend(ids)
-        self.logprobs.extend([0.0] * len(ids))
+        self._add(ids, as_array(ids), np.zeros(len(ids), dtype=np.float32))
         self._append(Segment(len(ids), _INSERTED, _INSERTED, sampled=False))
+
+    @property
+    def id_array(self) -> IntArray:
+        """int32 ``[N]``: the ids."""
+        return _joined(self._ids)
+
+    @property
+    def logprob_array(self) -> FloatArray:
+        """float32 ``[N]``: the log-probs."""
+        return _joined(self._logprobs)
+
+    def _add(self, ids: Sequence[int], array: IntArray, logprobs: FloatArray) -> None:
+        self.ids.extend(ids)
+        self._ids.append(array)
+        self._logprobs.append(logprobs)
 
     def _append(self, segment: Segment) -> None:
         last = self.segments[-1] if self.segments else None
@@ -152,10 +171,11 @@ class TokenPolicy(Policy):
         if not response.ids:
             return self._empty(prompt, response, sampling)
         refuse_placeholders(self.renderer.placeholder_ids, response.ids, self.name)
-        parsed = self.renderer.parse(response.ids, prompt.ids, request.tools)
+        ids = response.id_array
+        parsed = self.renderer.parse(ids, prompt.ids, request.tools)
         return Reply(
             message=parsed.message,
-            sampled=_sampled(prompt, response, parsed),
+            sampled=_sampled(prompt, ids, response, parsed),
             context=prompt.context,
             finish=parsed.finish if response.finish == "stop" else response.finish,
             usage=_usage(prompt.ids, response, parsed),
@@ -291,15 +311,19 @@ def _least(most: int, limit: int | None) -> int:
     return max(1, most if limit is None else min(most, limit))
 
 
+def _joined(parts: list[npt.NDArray[_Number]]) -> npt.NDArray[_Number]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
 def _followed(prompt: IntArray, response: list[int]) -> IntArray:
     return np.append(prompt, np.array(response, dtype=np.int32)) if response else prompt
 
 
-def _sampled(prompt: _Prompt, response: _Response, parsed: Parsed) -> Sampled:
+def _sampled(prompt: _Prompt, ids: IntArray, response: _Response, parsed: Parsed) -> Sampled:
     return Sampled(
         prompt_ids=prompt.ids,
-        response_ids=np.array(response.ids, dtype=np.int32),
-        logprobs=np.array(response.logprobs, dtype=np.float32),
+        response_ids=ids,
+        logprobs=response.logprob_array,
         segments=tuple(response.segments),
         spans=parsed.spans,
         images=tuple(image.ref for image in prompt.images),

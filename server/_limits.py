@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trajgym.server._connection import connection_of
 from trajgym.server._errors import Refused
 
 if TYPE_CHECKING:
@@ -72,7 +73,13 @@ async def read_body(
     for name, value in scope["headers"]:
         if name == b"content-length" and (not value.isdigit() or int(value) > limits.body_bytes):
             raise _too_large(limits)
-    message = await _first(receive, limits)
+    connection = connection_of(scope)
+    if connection is not None and connection.complete:
+        message = await receive()  # which does not wait
+    else:
+        message = await _first(receive, limits)
+    if message["type"] == "http.disconnect":
+        raise ClientGone
     data: bytes = message.get("body", b"")
     if not message.get("more_body"):
         return _checked(data, limits)
@@ -95,12 +102,9 @@ async def read_body(
 async def _first(receive: Callable[[], Awaitable[Any]], limits: Limits) -> Any:
     try:
         async with asyncio.timeout(limits.body_seconds):
-            message = await receive()
+            return await receive()
     except TimeoutError as error:
         raise _too_slow(limits) from error
-    if message["type"] == "http.disconnect":
-        raise ClientGone
-    return message
 
 
 def _checked(data: bytes, limits: Limits) -> bytes:

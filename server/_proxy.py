@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from trajgym.envs._current import current_session
 from trajgym.server._auth import Auth, bearer_of
+from trajgym.server._connection import connection_of
 from trajgym.server._errors import Refused, ServerError
 from trajgym.server._http import json_object, respond
 from trajgym.server._json import dumps
@@ -160,13 +161,31 @@ class Proxy:
         flight = session.arrive(
             dialect, json_object(raw), digest, hints, retry=retry, listener=listener
         )
-        watch = asyncio.get_running_loop().create_task(_watch(receive, listener))
+        connection = connection_of(scope)
+        unwatch: Callable[[], object]
+        if connection is None:
+            send = self._bounded(send)
+            unwatch = asyncio.get_running_loop().create_task(_watch(receive, listener)).cancel
+        else:
+            connection.watch(listener.leave)
+            unwatch = connection.unwatch
         try:
             if await self._serve(flight, listener, send):
                 session.delivered(flight)
+        except OSError:  # the client accepts no more, or not in time
+            pass
         finally:
-            watch.cancel()
+            unwatch()
             session.left(flight, listener)
+
+    def _bounded(self, send: Send) -> Send:
+        """Return ``send`` with the deadline that a connection of ours has by itself."""
+
+        async def bounded(message: dict[str, Any]) -> None:
+            async with asyncio.timeout(self._limits.send_seconds):
+                await send(message)
+
+        return bounded
 
     async def _serve(self, flight: Flight, listener: Listener, send: Send) -> bool:
         """Send what a call produces; return whether all of it was sent."""
@@ -175,14 +194,14 @@ class Proxy:
             if flight.status and not begun and (flight.state != "running" or flight.pieces):
                 begun = True
                 await _start(send, flight)
-            while begun and position < len(flight.pieces):
+            if begun and position < len(flight.pieces):
                 last = flight.state != "running"
                 piece = b"".join(flight.pieces[position:])  # those that are ready, as one
                 position = len(flight.pieces)
-                if not await self._send(send, piece, more=not last) or listener.gone:
-                    return False
+                await _send(send, piece, more=not last)
                 if last:
-                    return flight.state == "complete"
+                    return flight.state == "complete" and not listener.gone
+                continue
             if flight.state != "running":
                 return False
             if begun and flight.keep_alive:
@@ -200,23 +219,18 @@ class Proxy:
             async with asyncio.timeout(self._limits.keep_alive_seconds):
                 await listener.news.wait()
         except TimeoutError:
-            await self._send(send, flight.keep_alive, more=True)
-
-    async def _send(self, send: Send, piece: bytes, *, more: bool) -> bool:
-        try:
-            async with asyncio.timeout(self._limits.send_seconds):
-                await send({"type": "http.response.body", "body": piece, "more_body": more})
-        except (TimeoutError, OSError):
-            return False
-        return True
+            await _send(send, flight.keep_alive, more=True)
 
 
 async def _watch(receive: Receive, listener: Listener) -> None:
     """Wait for the client to disconnect, then mark its listener."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    listener.gone = True
-    listener.news.set()
+    listener.leave()
+
+
+async def _send(send: Send, piece: bytes, *, more: bool) -> None:
+    await send({"type": "http.response.body", "body": piece, "more_body": more})
 
 
 async def _start(send: Send, flight: Flight) -> None:

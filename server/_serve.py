@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trajgym.server._auth import check_bind
+from trajgym.server._connection import protocol
 from trajgym.server._errors import ServerError
 from trajgym.trajectory import InvalidInput
 from trajgym.trajectory._internal import MissingExtra
@@ -39,53 +40,6 @@ class Served(Protocol):
         """Serve one request, or the server's life cycle."""
 
 
-def _protocol(header_seconds: float) -> type[Any]:
-    """Return uvicorn's HTTP protocol with a timeout for request headers."""
-    try:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Base
-    except ImportError:
-        from uvicorn.protocols.http.h11_impl import H11Protocol
-
-        h11: type[Any] = H11Protocol
-        return h11
-
-    class Bounded(Base):  # type: ignore[misc, valid-type, unused-ignore]
-        """Closes connections whose first request, or whose headers, are not complete in time."""
-
-        _timer: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._arm()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._disarm()
-            super().connection_lost(exc)
-
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            self._arm()
-
-        def on_headers_complete(self) -> None:
-            self._disarm()
-            super().on_headers_complete()
-
-        def _arm(self) -> None:
-            self._disarm()
-            self._timer = self.loop.call_later(header_seconds, self._expire)
-
-        def _disarm(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-        def _expire(self) -> None:
-            if self.transport is not None:
-                self.transport.abort()
-
-    return Bounded
-
-
 def _server(app: Served, host: str, port: int) -> Any:
     try:
         import uvicorn
@@ -98,7 +52,7 @@ def _server(app: Served, host: str, port: int) -> Any:
             app,
             host=host,
             port=port,
-            http=_protocol(limits.header_seconds),
+            http=protocol(limits.header_seconds, limits.send_seconds),
             ws="auto",
             ws_max_size=limits.body_bytes,
             lifespan="on",

@@ -15,6 +15,7 @@ from trajgym.envs.sandbox import (
     close_shared_providers,
     shared_provider,
 )
+from trajgym.rollout import Policy, PolicyRequest, ScriptedPolicy
 from trajgym.trajectory import Message, Task
 
 MARK = "trajgym-test"
@@ -80,3 +81,13 @@ class SlowBox(Box):
     def script(cls, task: Task, sample: int) -> list[Message]:
         del task, sample
         return [call(("bash", json.dumps({"command": "sleep 3600"})))]
+
+
+def _answer(request: PolicyRequest) -> Message:
+    said = sum(message["role"] == "assistant" for message in request.messages)
+    return Box.script(request.task, request.sample)[said]
+
+
+def policy() -> Policy:
+    """Make a policy that does what the box asks."""
+    return ScriptedPolicy(_answer)

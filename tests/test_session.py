@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -340,14 +339,18 @@ async def test_cancelled_at_any_await_is_never_left_open(tmp_path: Path) -> None
 
 async def test_blocking_tool_delays_only_its_own_session() -> None:
     """A plain tool that blocks its thread leaves the loop and other sessions free."""
-    async with Session(counter(), TASK) as slow, Session(counter(), TASK) as quick:
-        blocked = asyncio.create_task(slow.step(call(("block", '{"seconds": 0.5}'))))
-        await asyncio.sleep(0)
-        started = time.monotonic()
+    Counter.gate.clear()
+    patient = Budgets(turns=20, seconds=200, seconds_per_turn=100)
+    async with (
+        Session(counter(), TASK, budgets=patient) as slow,
+        Session(counter(), TASK, budgets=patient) as quick,
+    ):
+        blocked = asyncio.create_task(slow.step(call(("pass_gate", "{}"))))
+        await asyncio.to_thread(Counter.waiting.acquire, timeout=60)
         for _ in range(5):
             await quick.step(call(("add", "{}")))
-        assert time.monotonic() - started < 0.4
         assert not blocked.done()
+        Counter.gate.set()
         await blocked
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import threading
 import time
 from typing import Any, ClassVar
 
@@ -25,6 +26,8 @@ class Counter(Env):
     budgets: ClassVar[Budgets] = Budgets(turns=20, seconds=30, seconds_per_turn=5)
     verify_seconds: ClassVar[float] = 5
     closed: ClassVar[list[str]] = []
+    gate: ClassVar[threading.Event] = threading.Event()
+    waiting: ClassVar[threading.Semaphore] = threading.Semaphore(0)
 
     def __init__(self, target: int = 3, break_at: str = "") -> None:
         self.target, self.break_at = target, break_at
@@ -118,6 +121,14 @@ class Counter(Env):
         """
         time.sleep(seconds)
         return "blocked"
+
+    @tool
+    def pass_gate(self) -> str:
+        """Wait without giving way until the test opens the gate."""
+        self.waiting.release()
+        if not self.gate.wait(60):
+            raise TimeoutError("the gate was not opened")
+        return "passed"
 
     @tool(concurrent=True)
     async def meet(self) -> str:

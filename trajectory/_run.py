@@ -431,32 +431,35 @@ class _Shard:
             for summary in self.summaries():
                 yield from _attempt_summaries(summary)
             return
-        statuses: dict[str, Status] = {}
+        ended: dict[str | None, Status] = {}
         place = (0, -1)
         while page := self.query(_LINES, *place, _SUMMARY_PAGE):
             place = page[-1][:2]
             decoded = json.loads(f"[{','.join([f'{row[4]},{row[5]}' for row in page])}]")
-            heads, ends = decoded[::2], decoded[1::2]
-            for (_, attempt, session, turn, _, _), (task, sample), end in zip(
-                page, heads, ends, strict=True
-            ):
+            lines = zip(page, decoded[::2], decoded[1::2], strict=True)
+            # By position, and with nothing called for most of them: there can be a million.
+            for (_, attempt, session, turn, _, _), (task, sample), end in lines:
                 text, score, passed, cause = end
-                status = statuses.get(text)
-                if status is None:
-                    status = statuses[text] = Status.parse(text or str(Attempt().status))
-                if not status.ended and not has_writer(self.path):
-                    status = Status("interrupted")
                 yield AttemptSummary(
-                    session=session,
-                    task=task,
-                    sample=sample or 0,
-                    attempt=attempt,
-                    status=status,
-                    score=score,
-                    passed=bool(passed),
-                    cause=cause or "",
-                    turns=_turns(turn),
+                    session,
+                    task,
+                    sample or 0,
+                    attempt,
+                    ended.get(text) or self._status(text, ended),
+                    score,
+                    passed is True or bool(passed),
+                    cause or "",
+                    0 if turn is None else (turn & _TURN_MASK) + 1,
                 )
+
+    def _status(self, text: str | None, ended: dict[str | None, Status]) -> Status:
+        """Return the status of a stored text; one that will not change is added to ``ended``."""
+        status = Status.parse(text or str(Attempt().status))
+        if status.ended:
+            ended[text] = status
+        elif not has_writer(self.path):
+            status = Status("interrupted")
+        return status
 
     def head(self, key: int) -> SessionRecord:
         ((body,),) = self.query("SELECT body FROM sessions WHERE key = ?", key)

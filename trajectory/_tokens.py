@@ -256,13 +256,14 @@ _HEADER = struct.Struct("<BIIIHI")
 _SEGMENT = struct.Struct("<IiiB")
 _ID, _LOGPROB = np.dtype("<i4"), np.dtype("<f4")
 _TEXT, _WITH_IMAGES = 1, 2
+_write = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps would make an encoder each time
 
 
 def pack_tokens(tokens: TurnTokens) -> bytes:
     """Return the form that is stored; :func:`unpack_tokens` reverses it exactly."""
     form = _WITH_IMAGES if tokens.images else _TEXT
     noted = (tokens.spans, tokens.images) if tokens.images else tokens.spans
-    spans = json.dumps(noted, ensure_ascii=False).encode() if noted else b""
+    spans = _write(noted).encode() if noted else b""
     sizes = (tokens.prompt_ids.size, tokens.response_ids.size, len(tokens.segments), len(spans))
     arrays = (tokens.prompt_ids, tokens.response_ids, tokens.logprobs)
     return b"".join(

@@ -7,7 +7,7 @@ import json
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trajgym.envs.sandbox import SandboxError
+from trajgym.envs.sandbox import SandboxDied, SandboxError
 from trajgym.trajectory._internal import AsyncClosing
 
 if TYPE_CHECKING:
@@ -75,6 +75,9 @@ class Interpreter(AsyncClosing):
         except TimeoutError:
             text = f"[no end in {seconds:g} s: the interpreter was killed; its variables are lost]"
             return (await self._ended(text))._replace(timed_out=True)
+        except SandboxDied:
+            await self.close()
+            raise
         except (SandboxError, ValueError, TypeError, KeyError) as error:
             text = str(error) if isinstance(error, SandboxError) else "its answer is damaged"
             return await self._ended(f"[the interpreter ended: {text}; its variables are lost]")

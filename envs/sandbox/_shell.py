@@ -54,7 +54,11 @@ class ShellPort(ABC):
 
     @abstractmethod
     async def exit_code(self) -> int:
-        """The status with which the shell has ended."""
+        """The status with which the shell has ended.
+
+        Raises:
+            SandboxDied: it ended because the sandbox is gone.
+        """
 
     @abstractmethod
     async def oom_kills(self, report: Report | None) -> int:

@@ -103,11 +103,14 @@ class Stream(AsyncClosing):
 
         Raises:
             SandboxError: the program has ended, or its unread output exceeds the limit.
+            SandboxDied: it has ended because the sandbox is gone.
         """
         await self._wait()
         if self._overflow:
             raise SandboxError(f"a program wrote {self._limit} bytes that were not read")
         if not self._lines:
+            if not self._closed:
+                await self._port.exit_code()  # raises if it was not the program that ended
             said = self.errors.decode(errors="replace").strip()[-2000:]
             raise SandboxError(f"the program has ended{': ' if said else ''}{said}")
         line = self._lines.popleft()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import math
+import marshal
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from trajgym.trajectory import IntArray, Message, Sampling
 
 __all__ = ["FakeCall", "FakeEngine", "FakeScript", "FakeText", "Fault"]
+
+_MOST_ENCODED = 256
+"""Number of replies whose ids are kept."""
 
 FakeText: TypeAlias = "str | Message | Sequence[int]"
 """A response: its text (markers become special ids), a message, or the ids themselves."""
@@ -134,6 +138,9 @@ class FakeEngine(TokenEngine):
         self._hide = hide_boundaries
         self._faults = list(faults)
         self._updates: list[_Update] = []
+        self._encoded: dict[bytes, list[int]] = {}
+        """The ids of replies, by their content; scripts repeat few in many sessions."""
+        self._encoded_by = self.renderer
         if isinstance(script, (str, bytes, Mapping)):
             raise InvalidInput("script: one reply; put it in a list, one item per turn")
 
@@ -216,7 +223,7 @@ class FakeEngine(TokenEngine):
     ) -> list[float]:
         """See :meth:`TokenEngine.score`; equal to the log-probs of :meth:`generate`."""
         state = _mix(f"{self._seed}:{sampling.seed}".encode(), prompt_ids)
-        return [_logprob(after) for after in _states(state, as_list(response_ids))]
+        return _logprobs(_states(state, as_list(response_ids)))
 
     async def close(self) -> None:
         """Mark the engine as closed."""
@@ -249,9 +256,19 @@ class FakeEngine(TokenEngine):
         return _rest(self._ids(reply), prompt[begin:].tolist())
 
     def _ids(self, reply: Any) -> list[int]:
-        if isinstance(reply, (str, dict)):
+        if not isinstance(reply, (str, dict)):
+            return as_list(reply)
+        try:
+            content = marshal.dumps(reply, 2)  # version 2 depends on nothing but values
+        except ValueError:
             return self.renderer.encode_response(reply)
-        return as_list(reply)
+        if self._encoded_by is not self.renderer or len(self._encoded) >= _MOST_ENCODED:
+            self._encoded_by = self.renderer
+            self._encoded.clear()
+        found = self._encoded.get(content)
+        if found is None:
+            found = self._encoded[content] = self.renderer.encode_response(reply)
+        return found
 
     def _position(self, prompt: IntArray) -> tuple[int, int]:
         """Return the number of earlier turns, and where the current one begins."""
@@ -262,8 +279,9 @@ class FakeEngine(TokenEngine):
                 "can't tell turns apart: use the default renderer",
             )
         size = len(opening)
-        places = np.flatnonzero(prompt == opening[0]).tolist()
-        starts = [i + size for i in places if prompt[i : i + size].tolist() == opening]
+        starts = (np.flatnonzero(prompt == opening[0]) + size).tolist()
+        if size > 1:
+            starts = [end for end in starts if prompt[end - size : end].tolist() == opening]
         return max(len(starts) - 1, 0), starts[-1] if starts else len(prompt)
 
     def _run(
@@ -281,7 +299,7 @@ class FakeEngine(TokenEngine):
         else:
             ids = _until_stop(planned[:most], stop_ids)
             states = _states(state, ids)
-        return _Run(ids, [_logprob(after) for after in states], self._versions(len(ids), call))
+        return _Run(ids, _logprobs(states), self._versions(len(ids), call))
 
     def _versions(self, size: int, call: int) -> list[int]:
         """Return the version of each of a call's tokens, making the updates within the call."""
@@ -327,6 +345,8 @@ def _rest(full: list[int], said: list[int]) -> list[int]:
 
 
 def _until_stop(ids: list[int], stop_ids: Collection[int]) -> list[int]:
+    if isinstance(stop_ids, frozenset) and stop_ids.isdisjoint(ids[:-1]):
+        return ids
     for at, identity in enumerate(ids):
         if identity in stop_ids:
             return ids[: at + 1]
@@ -346,11 +366,7 @@ def _random(state: int, most: int, stop_ids: Collection[int]) -> tuple[list[int]
 
 def _states(state: int, ids: list[int]) -> list[int]:
     """Return the state after each id; the next id and the log-prob derive from it."""
-    states = []
-    for identity in ids:
-        state = zlib.crc32(identity.to_bytes(4, "little"), state)
-        states.append(state)
-    return states
+    return [state := zlib.crc32(one, state) for one in [i.to_bytes(4, "little") for i in ids]]
 
 
 def _mix(seed: bytes, ids: IntArray | Sequence[int]) -> int:
@@ -362,8 +378,9 @@ def _unit(state: int) -> float:
     return ((state * 2654435761) & 0xFFFFFFFF) / 0xFFFFFFFF
 
 
-def _logprob(state: int) -> float:
-    return math.log(0.05 + 0.94 * _unit(state))
+def _logprobs(states: list[int]) -> list[float]:
+    """Return the log-prob of each id: ``log(0.05 + 0.94 * _unit(state))``."""
+    return [log(0.05 + 0.94 * (((s * 2654435761) & 0xFFFFFFFF) / 0xFFFFFFFF)) for s in states]
 
 
 def _letter(state: int, stop_ids: Collection[int]) -> int:

@@ -629,9 +629,7 @@ class Fleet:
         return Job(task, name, Earlier() if earlier is None else earlier)
 
     def _is_finished(self, job: Job) -> bool:
-        samples = self.places.of(job.task).settings.samples
-        missing = set(range(samples)) - set(job.earlier.finished)
-        return not missing and job.earlier.sealed
+        return job.earlier.sealed and not job.earlier.lacking(self.places.of(job.task).settings)
 
     def _may_read(self) -> bool:
         draws = self.draws

@@ -105,7 +105,7 @@ class Renderer(ABC):
         tools: Sequence[ToolSchema] = (),
         *,
         held: int,
-    ) -> Sequence[int] | None:
+    ) -> IntArray | Sequence[int] | None:
         """Return the ids that :meth:`extend` appends to ``prefix_ids``, or None as it does.
 
         Optional: a renderer that needs few of the prefix's ids implements it, so that the time of a

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import marshal
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from trajgym.rollout._ids import as_list
+import numpy as np
+
 from trajgym.rollout.rendering._image_spans import find_images
 from trajgym.rollout.rendering._parsing import Markers
 from trajgym.rollout.rendering._prepare import IMAGE
@@ -16,6 +19,8 @@ from trajgym.trajectory import blob_hashes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy.typing as npt
 
     from trajgym.trajectory import ImageRef, IntArray, Message, ToolSchema
 
@@ -35,6 +40,8 @@ _SPECIALS = (
 )
 _FIRST = 256
 _IDS = {text: _FIRST + i for i, text in enumerate(_SPECIALS)}
+_write = json.JSONEncoder(ensure_ascii=False).encode
+_SPECIAL_ARRAYS = {text: np.array([identity], dtype=np.int32) for text, identity in _IDS.items()}
 _MARKED = f"{IMAGE}[^{IMAGE}]*{IMAGE}"
 _SPLIT = re.compile("(" + "|".join([*(re.escape(text) for text in _SPECIALS), _MARKED]) + ")")
 
@@ -47,18 +54,29 @@ class _ByteCodec(ChatCodec):
         self._strip = strip_reasoning
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = []
-        for part in _SPLIT.split(text):
-            special = _IDS.get(part)
-            if part.startswith(IMAGE):
-                ids.extend(_image_ids(part.strip(IMAGE)))
-            else:
-                ids.extend(part.encode("utf-8", "replace") if special is None else (special,))
+        ids: list[int] = self.encode_array(text).tolist()
         return ids
 
-    def decode(self, ids: Sequence[int]) -> str:
-        ids = as_list(ids)
-        pieces: list[str] = []
+    def encode_array(self, text: str) -> IntArray:
+        parts: list[npt.NDArray[np.generic]] = []
+        for part in _SPLIT.split(text):
+            if not part:
+                continue
+            if part in _SPECIAL_ARRAYS:
+                parts.append(_SPECIAL_ARRAYS[part])
+            elif part.startswith(IMAGE):
+                parts.append(np.array(_image_ids(part.strip(IMAGE))))
+            else:
+                parts.append(np.frombuffer(part.encode("utf-8", "replace"), dtype=np.uint8))
+        if not parts:
+            return np.zeros(0, dtype=np.int32)
+        return np.concatenate(parts, dtype=np.int32, casting="same_kind")
+
+    def decode(self, ids: list[int]) -> str:
+        try:
+            return bytes(ids).decode("utf-8", "replace")
+        except ValueError:  # some are special
+            pieces: list[str] = []
         start = 0
         for at in [i for i, identity in enumerate(ids) if identity >= _FIRST]:
             special = ids[at] - _FIRST
@@ -84,8 +102,25 @@ def _image_ids(blob: str) -> list[int]:
     return [_IDS["<|image|>"]] * (4 + sum(blob.encode()) % 4)
 
 
+# A conversation's tools and calls are written again in every turn, so their texts are kept, by what
+# marshal makes of them: version 2 depends on nothing but values and their order.
+_BY_VALUE = 2
+
+
 def _system(tools: Sequence[ToolSchema]) -> str:
-    schemas = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    try:
+        return _tools_text(marshal.dumps(list(tools), _BY_VALUE))
+    except ValueError:  # not only plain values
+        return _schemas(tools)
+
+
+@lru_cache(maxsize=64)
+def _tools_text(tools: bytes) -> str:
+    return _schemas(marshal.loads(tools))  # noqa: S302 - made by the caller
+
+
+def _schemas(tools: Sequence[ToolSchema]) -> str:
+    schemas = "\n".join(map(_write, tools))
     return f"<|system|>Tools:\n{schemas}<|end|>"
 
 
@@ -98,8 +133,14 @@ def _speech(message: Message, *, think: bool) -> str:
         if isinstance(function["arguments"], str):  # malformed
             calls.append(write_call(call))
         else:
-            calls.append(write_values(function["name"], function["arguments"]))
+            arguments = marshal.dumps(function["arguments"], _BY_VALUE)
+            calls.append(_call_text(function["name"], arguments))
     return "".join([lead, message["content"], *calls])
+
+
+@lru_cache(maxsize=1024)
+def _call_text(name: str, arguments: bytes) -> str:
+    return write_values(name, marshal.loads(arguments))  # noqa: S302 - made by the caller
 
 
 class ByteRenderer(TextRenderer):

@@ -92,7 +92,7 @@ def _answer(text: str, start: int, calls: Sequence[CallText], *, strip: bool) ->
 def parse_response(
     response_ids: IntArray | Sequence[int],
     *,
-    decode: Callable[[Sequence[int]], str],
+    decode: Callable[[list[int]], str],
     stop_ids: Collection[int],
     markers: Markers | None,
     opened: bool,
@@ -130,7 +130,7 @@ def parse_response(
         spans.append(Span("reasoning", *said.span(reasoning.start, reasoning.end)))
     if calls:
         message["tool_calls"] = [
-            tool_call(call_id(ids, i, prompt_size), call.name, call.arguments)
+            tool_call(call_id(response_ids, i, prompt_size), call.name, call.arguments)
             for i, call in enumerate(calls)
         ]
         for call, named in zip(calls, message["tool_calls"], strict=True):

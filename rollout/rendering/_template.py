@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trajgym.rollout._ids import as_list
 from trajgym.rollout._policy import PolicyRejected
 from trajgym.rollout.rendering._parsing import Markers
 from trajgym.rollout.rendering._text import ChatCodec, TextRenderer
@@ -47,9 +46,9 @@ class HFCodec(ChatCodec):
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False)) if text else []
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(
-            as_list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+            ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
         return text
 

@@ -13,7 +13,7 @@ from trajgym.rollout._policy import PolicyRejected
 from trajgym.rollout.rendering._base import Parsed, Renderer
 from trajgym.rollout.rendering._parsing import Markers, open_reasoning, parse_response
 from trajgym.rollout.rendering._prepare import SEAM, Preparer
-from trajgym.rollout.rendering._text_cache import Rendered, TextCache, place_of
+from trajgym.rollout.rendering._text_cache import Rendered, TextCache, place_of, tools_key
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -26,6 +26,10 @@ __all__ = ["ChatCodec", "TextRenderer"]
 _PROBE = "QZX7"
 _LOOK_BACK = 48
 """Number of ids at the end of a prompt in which an opened reasoning block is searched."""
+_HEAD = 16
+"""Number of ids at the start of a response that are decoded to see whether it opens reasoning."""
+_SPLIT = 4
+"""Largest number of characters at the end of a decoded text that may stand for a part of one."""
 
 
 class ChatCodec(ABC):
@@ -39,8 +43,12 @@ class ChatCodec(ABC):
     def encode(self, text: str) -> list[int]:
         """Return ids; the texts of special tokens become special ids."""
 
+    def encode_array(self, text: str) -> IntArray:
+        """Return the ids of :meth:`encode` as an int32 array."""
+        return np.array(self.encode(text), dtype=np.int32)
+
     @abstractmethod
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: list[int]) -> str:
         """Return the text, including special tokens."""
 
     @abstractmethod
@@ -108,7 +116,7 @@ class TextRenderer(Renderer):
             images=images,
         )
         self._prompts = TextCache()
-        self.opening_ids = tuple(self._encode(self._opening_text()))
+        self.opening_ids = tuple(self._encode_list(self._opening_text()))
         self._lead = self._find_lead()
         self._stops = self._find_stops(stop_tokens)
         self.stop_ids = frozenset(self._stops)
@@ -121,7 +129,7 @@ class TextRenderer(Renderer):
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> list[int]:
         """See :meth:`Renderer.render`."""
-        return self._encode(self._prompt(list(messages), tools).text)
+        return self._encode_list(self._prompt(list(messages), tools).text)
 
     def text(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> str:
         """Return the text that :meth:`render` encodes."""
@@ -137,7 +145,7 @@ class TextRenderer(Renderer):
     ) -> list[int] | None:
         """See :meth:`Renderer.extend`."""
         added = self.extension(prefix_ids, messages, tools, held=held)
-        return None if added is None else [*as_list(prefix_ids), *added]
+        return None if added is None else [*as_list(prefix_ids), *added.tolist()]
 
     def extension(
         self,
@@ -146,7 +154,7 @@ class TextRenderer(Renderer):
         tools: Sequence[ToolSchema] = (),
         *,
         held: int,
-    ) -> list[int] | None:
+    ) -> IntArray | None:
         """See :meth:`Renderer.extension`; of the prefix, only the last response is read."""
         if not len(prefix_ids) or not 0 < held <= len(messages):
             return None
@@ -231,7 +239,7 @@ class TextRenderer(Renderer):
             text = self._text([*before, message], (), open_turn=False)[len(opened) :]
             stop = self._stop_at_end(text)
             text = text.rstrip().removesuffix(stop) if stop else text
-        return [*self._encode(text), *list(self._stops)[:1]]
+        return [*self._encode_list(text), *list(self._stops)[:1]]
 
     def _text(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], *, open_turn: bool
@@ -248,7 +256,7 @@ class TextRenderer(Renderer):
 
     def _prompt(self, messages: list[Message], tools: Sequence[ToolSchema]) -> Rendered:
         """Return the next prompt; cached, because the next turn needs it."""
-        place = place_of(messages, tools)
+        place = place_of(messages, tools_key(tools))
         found = self._prompts.get(place, messages)
         return found or self._render(place, messages, tools)
 
@@ -271,10 +279,15 @@ class TextRenderer(Renderer):
         new = enumerate(messages[len(known) :], len(known))
         return [*known, *(self._prepare.one(message, i) for i, message in new)]
 
-    def _encode(self, text: str) -> list[int]:
+    def _encode_list(self, text: str) -> list[int]:
         if SEAM not in text:
             return self._codec.encode(text)
         return [i for part in text.split(SEAM) for i in self._codec.encode(part)]
+
+    def _encode(self, text: str) -> IntArray:
+        if SEAM not in text:
+            return self._codec.encode_array(text)
+        return np.concatenate([self._codec.encode_array(part) for part in text.split(SEAM)])
 
     def _opened(self, prompt_ids: IntArray | Sequence[int]) -> bool:
         if self._markers is None or not len(prompt_ids):
@@ -286,8 +299,8 @@ class TextRenderer(Renderer):
         self, messages: list[Message], tools: Sequence[ToolSchema], held: int
     ) -> _Texts | None:
         """Return the three texts, or None if the template changes the text of the prefix."""
-        asked = messages[: held - 1]
-        place, next_place = place_of(asked, tools), place_of(messages, tools)
+        asked, key = messages[: held - 1], tools_key(tools)
+        place, next_place = place_of(asked, key), place_of(messages, key)
         start = self._prompts.get(place, asked)
         whole = self._prompts.get(next_place, messages)
         whole = whole or self._render(next_place, messages, tools, start)
@@ -310,7 +323,7 @@ class TextRenderer(Renderer):
         known = (prepared.get("reasoning_content") or reasoning).strip()
         return known not in text and reasoning not in text.replace(SEAM, "")
 
-    def _glue(self, prefix: IntArray, texts: _Texts) -> list[int] | None:
+    def _glue(self, prefix: IntArray, texts: _Texts) -> IntArray | None:
         """Return the ids between the response and the next one."""
         response = texts.closed[len(texts.prompt) :]
         template_stop = self._stop_at_end(response)
@@ -331,17 +344,22 @@ class TextRenderer(Renderer):
             return None
         anchored = self._encode(stop + tail)
         # Some tokenizers insert a space before a text's first word, so an anchor is put before it.
-        return anchored[1:] if anchored[:1] == [last] else self._encode(tail)
+        return anchored[1:] if anchored.size and anchored[0] == last else self._encode(tail)
 
-    def _close_turn(self, prefix: IntArray, rest: str) -> list[int]:
+    def _close_turn(self, prefix: IntArray, rest: str) -> IntArray:
         """Return ids that close a truncated response, and the ids that follow it."""
         close = self.reasoning_close_ids if self._ends_in_reasoning(prefix) else ()
-        return [*close, *self._encode(rest)]
+        return np.concatenate([np.array(close, dtype=np.int32), self._encode(rest)])
 
     def _ends_in_reasoning(self, prefix: IntArray) -> bool:
         if self._markers is None:
             return False
         start = end_of_last(prefix, self.opening_ids)
+        head = self._codec.decode(as_list(prefix[start : start + _HEAD])).lstrip()
+        opening = self._markers.open
+        # A character may be split at the end of the head, but not at its beginning.
+        if len(head) >= len(opening) + _SPLIT and not head.startswith(opening):
+            return False
         text = self._codec.decode(as_list(prefix[start:]))
         opened = open_reasoning(text, self._markers, opened=False)
         return opened is not None and self._markers.close not in text[opened:]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from trajgym.trajectory import Message, ToolSchema
 
-__all__ = ["Rendered", "TextCache", "conversation_key", "place_of"]
+__all__ = ["Rendered", "TextCache", "conversation_key", "place_of", "tools_key"]
 
 Key: TypeAlias = "tuple[Hashable, Hashable]"
 Place: TypeAlias = "Hashable"
@@ -118,7 +118,7 @@ class TextCache:
         """Return the prompt that shows these messages, or None.
 
         Args:
-            place: :func:`place_of` the messages and the tools.
+            place: :func:`place_of` the messages.
             messages: the conversation.
         """
         with self._lock:
@@ -145,14 +145,23 @@ class TextCache:
                 self._entries.move_to_end(place, last=False)
 
 
-def place_of(messages: list[Message], tools: Sequence[ToolSchema]) -> Place:
-    """Return where the prompt of a conversation is kept; it rarely is that of another one, too."""
-    texts = [message.get("content") for message in messages[-_COMPARED:]]
+def tools_key(tools: Sequence[ToolSchema]) -> Hashable:
+    """Return a key that is equal for tools with equal schemas."""
     try:
-        shown: Hashable = marshal.dumps(list(tools), 2)  # version 2 depends on nothing but values
+        return marshal.dumps(list(tools), 2)  # version 2 depends on nothing but values
     except ValueError:
-        shown = tuple(map(_frozen, tools))
-    return len(messages), shown, tuple([text if type(text) is str else "" for text in texts])
+        return tuple(map(_frozen, tools))
+
+
+def place_of(messages: list[Message], tools: Hashable) -> Place:
+    """Return where the prompt of a conversation is kept; it rarely is that of another one, too.
+
+    Args:
+        messages: the conversation.
+        tools: :func:`tools_key` of its tools.
+    """
+    texts = [message.get("content") for message in messages[-_COMPARED:]]
+    return len(messages), tools, tuple([text if type(text) is str else "" for text in texts])
 
 
 def _is_usual(message: Message) -> bool:

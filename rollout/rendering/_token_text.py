@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 __all__ = ["TokenText"]
 
@@ -22,7 +21,7 @@ class TokenText:
 
     __slots__ = ("_decode", "_ids", "_starts", "text")
 
-    def __init__(self, ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, ids: list[int], decode: Callable[[list[int]], str]) -> None:
         self._ids = ids
         self._decode = decode
         self.text = decode(ids)
@@ -35,8 +34,28 @@ class TokenText:
         if char >= len(self.text):
             return len(self._ids)
         wanted = self.text[:char]
-        counts = range(len(self._ids))
-        return bisect_left(counts, 1, key=lambda n: self._start(n)[:char] == wanted)
+        # Every try decodes, so the number is guessed from how many characters an id has so far.
+        low, high = 0, len(self._ids)
+        ids, chars = high, len(self.text)
+        found = False
+        for tries in range(1, high + 1):
+            if high - low <= 1:
+                break
+            if tries % 4 == 0:  # so that it ends soon, however the ids' texts differ in length
+                guess = (low + high) // 2
+            elif found:
+                guess = high - 1  # a guess that suffices is mostly the smallest one
+            else:
+                guess = char * ids // chars
+            at = min(max(guess, low + 1), high - 1)
+            start = self._start(at)
+            if start[:char] == wanted:
+                high, found = at, not found
+            else:
+                low, found = at, False
+                if start:
+                    ids, chars = at, len(start)
+        return high
 
     def _start(self, count: int) -> str:
         """Return the text of the first ids; kept, because searches begin at the same places."""

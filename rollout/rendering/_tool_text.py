@@ -35,6 +35,7 @@ MALFORMED = "malformed_call"
 """Name of a call whose name can't be parsed; the session answers that there is no such tool."""
 
 _JSON = json.JSONDecoder()
+_write = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps would make an encoder each time
 _NAME = re.compile(r'"name"\s*:\s*"([^"\\]+)"')
 _SPACE = re.compile(r"\s*")
 
@@ -66,7 +67,7 @@ def write_call(call: dict[str, Any]) -> str:
 
 def write_values(name: str, arguments: Any) -> str:
     """Return a tool call with decoded arguments in the hermes dialect."""
-    body = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+    body = _write({"name": name, "arguments": arguments})
     return f"<tool_call>\n{body}\n</tool_call>"
 
 
@@ -83,7 +84,7 @@ def _value_at(text: str, at: int) -> tuple[Any, int] | None:
 
 
 def _dump(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    text = _write(value)
     # A lone surrogate, escaped in the model's JSON, can't be encoded as UTF-8.
     return text if _is_unicode(text) else json.dumps(value)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
 __all__ = ["SURPLUS", "Enough", "Outdated"]
 
@@ -27,13 +27,17 @@ class Enough:
     the condition is never met, all samples are run.
 
     Short sessions end first, so what is kept is biased towards them. The more samples a group
-    plans beyond ``sessions``, the more.
+    plans beyond ``sessions``, the more. With ``in_order``, samples count in the order in which they
+    begin, each only when all earlier ones have ended: what is kept then does not depend on how long
+    sessions take. A group ends later, after its slowest session that counts, and scored sessions
+    that come after those leave as ``surplus`` too.
 
     Args:
         sessions: least number of scored sessions.
         solved: how many of them must have been solved.
         unsolved: how many must not.
         score: least score of a solved session.
+        in_order: count samples in the order in which they begin, not in that in which they end.
 
     Raises:
         InvalidInput: a value is out of range.
@@ -43,6 +47,7 @@ class Enough:
     solved: int = 0
     unsolved: int = 0
     score: float = 1.0
+    in_order: bool = False
 
     def __post_init__(self) -> None:
         for one in fields(self)[:3]:
@@ -51,6 +56,9 @@ class Enough:
                 raise InvalidInput(
                     f"enough {one.name} is {value!r}; it must be an integer of at least {least}"
                 )
+        order: object = self.in_order
+        if not isinstance(order, bool):
+            raise InvalidInput(f"enough in_order is {order!r}; it must be true or false")
 
     def met(self, scores: Collection[float]) -> bool:
         """Return whether these scored sessions are enough."""
@@ -60,6 +68,24 @@ class Enough:
             and solved >= self.solved
             and len(scores) - solved >= self.unsolved
         )
+
+    def kept(self, scores: Mapping[int, float], waiting: Collection[int]) -> set[int] | None:
+        """Return the samples that a group keeps because they are enough; None if they are not.
+
+        Args:
+            scores: of the samples that have ended with one.
+            waiting: samples that have not ended yet, begun or not.
+        """
+        if not self.in_order:
+            return set(scores) if self.met(scores.values()) else None
+        kept: dict[int, float] = {}
+        for sample in sorted(scores.keys() | waiting):
+            if sample in waiting:
+                return None
+            kept[sample] = scores[sample]
+            if self.met(kept.values()):
+                return set(kept)
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

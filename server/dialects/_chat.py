@@ -27,7 +27,7 @@ class ChatDialect(Dialect):
         """See :meth:`Dialect.parse`."""
         del resolve
         messages = as_list(body.get("messages"), "messages")
-        if not messages or not all(isinstance(m, dict) for m in messages):
+        if set(map(type, messages)) != {dict}:
             raise Refused(400, "messages must be a non-empty list of messages")
         tools = body.get("tools")
         options = body.get("stream_options")

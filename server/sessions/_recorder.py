@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -171,7 +172,7 @@ class Recorder:
                     spans=_spans(answer, choice, upstream),
                 )
             )
-        except (InvalidInput, OverflowError, TypeError, ValueError) as error:
+        except (InvalidInput, OverflowError, TypeError, ValueError, struct.error) as error:
             return None, f"ids and log-probs are inconsistent: {error}"[:200]
         return taken, ""
 
@@ -195,8 +196,12 @@ def checked(message: Message) -> Message:
 
 
 def _array(values: Sequence[Any], kind: type[_Number]) -> npt.NDArray[_Number]:
-    """Return numbers as an array, in half the time of ``np.array``."""
-    return np.fromiter(values, kind, len(values))
+    """Return numbers as a read-only array, in less than half the time of ``np.array``.
+
+    Raises:
+        struct.error: a value is not a number of that kind, or is out of range.
+    """
+    return np.frombuffer(struct.pack(f"{len(values)}{np.dtype(kind).char}", *values), kind)
 
 
 def _start(place: Placement, kept: int | None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from trajgym.rollout._ids import as_list
 from trajgym.rollout._policy import PolicyRejected
 from trajgym.server._errors import Refused, UpstreamError
 from trajgym.server._json import dumps, loads
@@ -121,6 +122,11 @@ class Upstream:
         headers = {"content-type": "application/json", "x-session-id": session}
         return self._opened().post(self.base_url + path, data=dumps(body), headers=headers)
 
+    async def ask(self, path: str, body: dict[str, Any], session: str) -> tuple[Any, bytes]:
+        """Return a response and its whole body, whose end frees the connection."""
+        response = await self.post(path, body, session)
+        return response, await response.read()
+
     async def post_control(self, path: str, body: Any) -> tuple[int, str]:
         """Return status and text of an administrative request.
 
@@ -175,7 +181,7 @@ class Upstream:
             if prefix is not None:
                 added = renderer.extension(prefix, plain, tools, held=held)
                 if added is not None:
-                    return [*prefix.tolist(), *added]
+                    return [*prefix.tolist(), *as_list(added)]
             return renderer.render(plain, tools)
         except PolicyRejected as error:
             raise Refused(400, f"the chat template refuses the messages: {error}") from error

@@ -116,19 +116,28 @@ class Exchange:
             return
         body = self.upstream.edited(self.call, self.renamed)
         low = self.control.version
-        async with self.upstream.post(self.call.path, body, self.session) as response:
-            self.status = response.status
-            if response.status != 200:
-                self.retry_after = response.headers.get("retry-after")
-                self.error = _as_error(await response.read())
-                return
-            if self.call.stream:
-                await self._stream(response, low)
-                return
-            self.raw = loads(await response.read())
-            if not isinstance(self.raw, dict):
-                raise UpstreamError("the engine's answer is not a JSON object")
-            self._take(self.raw, low)
+        if self.call.stream:
+            async with self.upstream.post(self.call.path, body, self.session) as response:
+                if self._accepted(response):
+                    await self._stream(response, low)
+                else:
+                    self.error = _as_error(await response.read())
+            return
+        response, data = await self.upstream.ask(self.call.path, body, self.session)
+        if not self._accepted(response):
+            self.error = _as_error(data)
+            return
+        self.raw = loads(data)
+        if not isinstance(self.raw, dict):
+            raise UpstreamError("the engine's answer is not a JSON object")
+        self._take(self.raw, low)
+
+    def _accepted(self, response: Any) -> bool:
+        """Note the status of a response; return whether it is an answer."""
+        self.status = response.status
+        if response.status != 200:
+            self.retry_after = response.headers.get("retry-after")
+        return bool(response.status == 200)
 
     async def _in_tokens(self, prompt: Callable[[], Sequence[int]]) -> None:
         """Request the answer to a prompt in ids, and parse it from its ids."""
@@ -150,9 +159,7 @@ class Exchange:
     async def _grow(self, growing: TokenAnswer, path: str, body: dict[str, Any]) -> None:
         low = self.control.version
         async with self.upstream.post(path, body, self.session) as response:
-            self.status = response.status
-            if response.status != 200:
-                self.retry_after = response.headers.get("retry-after")
+            if not self._accepted(response):
                 self.error = _as_error(await response.read())
                 return
             if not self.call.stream:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.sandbox.outside import end_from_outside
 from trajgym.envs import EnvironmentFault, EnvSpec, Session
 from trajgym.envs.code import (
     BlockCodeEnv,
@@ -27,6 +29,7 @@ from trajgym.envs.sandbox import (
     SandboxSpec,
     close_shared_providers,
 )
+from trajgym.rollout import call
 from trajgym.trajectory import InvalidInput, Task
 
 if TYPE_CHECKING:
@@ -223,6 +226,21 @@ def test_the_last_box_is_balanced(inside: str) -> None:
     found = last_boxed("x \\boxed{1} \\boxed{" + inside + "} y")
     if balanced and depth == 0:
         assert found == inside.strip()
+
+
+@pytest.mark.parametrize("kind", [pytest.param("docker", marks=pytest.mark.docker), "embedded"])
+async def test_a_sandbox_that_is_ended_from_outside_gives_no_score(kind: str) -> None:
+    """The session fails for the sandbox: its agent is not told that its code was at fault."""
+    task = Task(id="t", data={"question": "?", "answer": "1"})
+    session = Session(EnvSpec(id="code", config={"sandbox": kind}), task)
+    async with session, asyncio.timeout(120):
+        await session.step(call("python", code="x = 1"))
+        box = cast("CodeEnv", session._instance.env)._sandbox
+        assert box is not None
+        end_from_outside(box)
+        await session.step(call("python", code="print(x)"))
+    assert str(session.status) == "failed:sandbox"
+    assert session.outcome is None
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tests.rollout.fleet import SPEC, TURNS, Steps, contents, held, policy, task
 from tests.rollout.test_fleet import alive, statuses, until
 from trajgym.envs import EnvSpec
 from trajgym.envs.sandbox import close_shared_providers, shared_provider
-from trajgym.rollout import Policy, ScriptedPolicy, collect
+from trajgym.rollout import collect
 from trajgym.rollout.fleet import Fleet, FleetFailed, FleetLimits, collect_in_processes
 from trajgym.rollout.fleet.ray import RayLauncher
 from trajgym.trajectory import InvalidInput, Run, Task
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tests.ray.cluster import Nodes
-    from trajgym.rollout import PolicyRequest, Progress
+    from trajgym.rollout import Progress
 
 ROOT = Path(__file__).parents[2]
 DOCKER = pytest.param(
@@ -206,17 +206,6 @@ def _drain(address: str, node: str) -> None:
     assert accepted, why
 
 
-def answer(request: PolicyRequest) -> Any:
-    """Do what the box asks."""
-    said = sum(message["role"] == "assistant" for message in request.messages)
-    return boxes.Box.script(request.task, request.sample)[said]
-
-
-def box_policy() -> Policy:
-    """Make a policy for boxes."""
-    return ScriptedPolicy(answer)
-
-
 @pytest.mark.parametrize("kind", [DOCKER, "embedded"])
 async def test_no_sandbox_is_left_by_a_killed_actor(
     kind: str, nodes: Nodes, tmp_path: Path
@@ -236,7 +225,7 @@ async def test_no_sandbox_is_left_by_a_killed_actor(
     report = await collect_in_processes(
         EnvSpec(id="tests.boxes:Box", config={"sandbox": kind}),
         todo,
-        box_policy,
+        boxes.policy,
         tmp_path,
         samples=1,
         concurrency=4,

@@ -10,16 +10,29 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tests import boxes
 from trajgym.envs import Budgets, Env, EnvSpec, Reply, ToolResult, tool
 from trajgym.rollout import Policy, PolicyRequest, ScriptedPolicy, call, collect
 from trajgym.rollout.fleet import Shard, collect_in_processes
+from trajgym.rollout.fleet._launcher import ProcessLauncher
 from trajgym.trajectory import InvalidInput, Run, Task
 
 if TYPE_CHECKING:
     from trajgym.rollout import Progress, SealedGroup
     from trajgym.trajectory import Store
 
-__all__ = ["SPEC", "Steps", "broken", "contents", "held", "policy", "scores", "tasks"]
+__all__ = [
+    "SPEC",
+    "Steps",
+    "Streamed",
+    "broken",
+    "contents",
+    "held",
+    "held_boxes",
+    "policy",
+    "scores",
+    "tasks",
+]
 
 TURNS = 5
 
@@ -64,25 +77,37 @@ def policy() -> Policy:
     )
 
 
+class Streamed(ProcessLauncher):
+    """Starts processes whose files the fleet writes, as for those on other machines."""
+
+    streamed = True
+
+
 class Held(Policy):
     """Waits in the second turn of a session until a file is there, and says that it waits."""
 
     name = "test:held"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, inner: Policy) -> None:
         self.folder = folder
+        self.inner = inner
 
     async def sample(self, request: PolicyRequest) -> Reply:
         if request.turn == 1:
             (self.folder / f"waits-{os.getpid()}-{request.session}").touch()
             while not (self.folder / "go").exists():
                 await asyncio.sleep(0.01)
-        return Reply(message=call("step", n=request.turn))
+        return await self.inner.sample(request)
 
 
 def held(folder: Path) -> Policy:
     """Make a policy that waits for a file."""
-    return Held(folder)
+    return Held(folder, policy())
+
+
+def held_boxes(folder: Path) -> Policy:
+    """Make a policy for boxes that waits for a file."""
+    return Held(folder, boxes.policy())
 
 
 def broken() -> Policy:
@@ -134,7 +159,7 @@ def contents(out: Path) -> dict[tuple[str, int], Any]:
     return found
 
 
-def main(out: str, processes: int, n: int, seconds: float) -> None:
+def main(out: str, processes: int, n: int, seconds: float, launcher: str) -> None:
     """Collect, and print each acknowledged turn; used as a program that is killed."""
 
     def note(event: Progress) -> None:
@@ -144,6 +169,7 @@ def main(out: str, processes: int, n: int, seconds: float) -> None:
     options: dict[str, Any] = {"samples": 2, "concurrency": 8, "on_progress": note}
     todo = tasks(n, seconds=seconds)
     if processes > 1:
+        options["launcher"] = Streamed() if launcher == "Streamed" else ProcessLauncher()
         work = collect_in_processes(SPEC, todo, policy, out, processes=processes, **options)
         asyncio.run(work)
     else:
@@ -152,4 +178,4 @@ def main(out: str, processes: int, n: int, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), sys.argv[5])

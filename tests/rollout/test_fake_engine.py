@@ -64,6 +64,18 @@ async def test_a_script_is_followed_by_the_turns_in_the_prompt() -> None:
         await generate(engine, [*prompt, *third.ids, *RENDERER.opening_ids])
 
 
+async def test_a_reply_that_is_changed_in_place_is_encoded_again() -> None:
+    """What was encoded before is used for equal replies only."""
+    reply = call("look", place="here")
+    engine = FakeEngine([reply])
+    first = await generate(engine)
+    assert first.ids == RENDERER.encode_response(reply) == (await generate(engine)).ids
+    reply["content"] = "Well."
+    assert (await generate(engine)).ids == RENDERER.encode_response(reply) != first.ids
+    engine.renderer = ByteRenderer()
+    assert (await generate(engine)).ids == RENDERER.encode_response(reply)
+
+
 async def test_a_function_sees_the_turn() -> None:
     """A script that is a function gets session, turn and the prompt before the turn."""
     seen = []

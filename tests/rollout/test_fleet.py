@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -16,22 +17,31 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.rollout.fleet import SPEC, TURNS, broken, contents, held, policy, scores, tasks
+from tests.kills import containers
+from tests.rollout.fleet import (
+    SPEC,
+    TURNS,
+    Streamed,
+    broken,
+    contents,
+    held,
+    held_boxes,
+    policy,
+    scores,
+    tasks,
+)
+from trajgym.envs import EnvSpec
 from trajgym.rollout import RunIncomplete, collect
 from trajgym.rollout.fleet import Fleet, FleetFailed, FleetLimits, Shard, collect_in_processes
 from trajgym.rollout.fleet._launcher import ProcessLauncher
+from trajgym.rollout.rules import Enough
 from trajgym.trajectory import InvalidInput, Run, Store, StoreLocked, Task
 
 if TYPE_CHECKING:
     from trajgym.rollout import Progress
 
 ROOT = Path(__file__).parents[2]
-
-
-class Streamed(ProcessLauncher):
-    """Starts processes whose files the fleet writes, as for those on other machines."""
-
-    streamed = True
+DOCKER = pytest.param("docker", marks=pytest.mark.docker)
 
 
 def alive(pid: int) -> bool:
@@ -42,7 +52,12 @@ def alive(pid: int) -> bool:
     return True
 
 
-async def until(condition: Any, seconds: float = 60.0) -> None:
+def waiting(folder: Path) -> set[int]:
+    """Return the processes whose sessions have waited for the file."""
+    return {int(path.name.split("-")[1]) for path in folder.glob("waits-*")}
+
+
+async def until(condition: Any, seconds: float = 240.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)
@@ -111,6 +126,20 @@ async def test_a_run_is_continued_with_another_number(
     assert all(g.sealed and len(g.counted) == 2 for g in groups)
 
 
+@pytest.mark.parametrize("in_order", [False, True])
+async def test_groups_that_had_enough_are_not_run_again(in_order: bool, tmp_path: Path) -> None:
+    """A fleet ends at once when the samples that its groups lack are not needed."""
+    options: dict[str, Any] = {
+        "samples": 8,
+        "concurrency": 4,
+        "enough": Enough(sessions=2, in_order=in_order),
+    }
+    first = await collect_in_processes(SPEC, tasks(2), policy, tmp_path, **options)
+    assert first.groups == 2
+    again = await collect_in_processes(SPEC, tasks(2), policy, tmp_path, **options)
+    assert (again.sessions, again.groups) == (0, 0)
+
+
 @pytest.mark.parametrize("launcher", [ProcessLauncher, Streamed])
 async def test_killed_processes_lose_nothing_and_count_nothing_twice(
     launcher: type[ProcessLauncher], tmp_path: Path
@@ -162,15 +191,21 @@ async def test_killed_processes_lose_nothing_and_count_nothing_twice(
     assert left == {"": 60, "interrupted": report.statuses["interrupted"]}
 
 
-async def test_a_killed_parent_leaves_no_process_and_a_whole_run(tmp_path: Path) -> None:
-    """Each parent is killed at a random moment; the processes end, and another number goes on."""
+@pytest.mark.parametrize("launcher", ["ProcessLauncher", "Streamed"])
+async def test_a_killed_parent_leaves_no_process_and_a_whole_run(
+    launcher: str, tmp_path: Path
+) -> None:
+    """Each parent is killed at a random moment; the processes end, and another number goes on.
+
+    With streamed files, the parent is also the process that receives and writes their records.
+    """
     await collect(SPEC, tasks(12), policy(), tmp_path / "whole", samples=2)
     out, chance = tmp_path / "killed", random.Random(3)
     acknowledged: Counter[str] = Counter()
     for processes in (2, 3, 1):
         command = [sys.executable, "-m", "tests.rollout.fleet", str(out), str(processes)]
         with subprocess.Popen(
-            [*command, "12", "0.004"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+            [*command, "12", "0.004", launcher], cwd=ROOT, stdout=subprocess.PIPE, text=True
         ) as parent:
             assert parent.stdout is not None
             lines = [parent.stdout.readline() for _ in range(chance.randint(5, 30))]
@@ -184,6 +219,110 @@ async def test_a_killed_parent_leaves_no_process_and_a_whole_run(tmp_path: Path)
         stored = {s.record.id: s.turns for s in run.summaries()}
     assert all(stored[session] >= turns for session, turns in acknowledged.items())
     assert set(statuses(out)) <= {"completed", "cancelled", "interrupted"}
+
+
+def boxes_of(kind: str, mark: str) -> list[str]:
+    """Return the sandboxes that there are of a kind: containers with a mark, or folders."""
+    if kind == "docker":
+        return containers(mark)
+    return [path.name for path in Path(os.environ["TRAJGYM_SANDBOX_DIR"]).glob("*-sandbox-*")]
+
+
+@pytest.fixture
+def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the containers of this test carry; its embedded sandboxes have a folder of their own."""
+    name = uuid.uuid4().hex
+    monkeypatch.setenv("TRAJGYM_TEST_MARK", name)
+    monkeypatch.setenv("TRAJGYM_SANDBOX_DIR", str(tmp_path / "sandboxes"))
+    return name
+
+
+@pytest.mark.parametrize("launcher", [ProcessLauncher, Streamed])
+@pytest.mark.parametrize("kind", [DOCKER, "embedded"])
+async def test_a_killed_process_that_holds_sandboxes_leaves_none(
+    kind: str, launcher: type[ProcessLauncher], tmp_path: Path, mark: str
+) -> None:
+    """Its sandboxes are removed while the others work; its sessions run again, totals add up."""
+    spec = EnvSpec(id="tests.boxes:Box", config={"sandbox": kind})
+    todo = [Task(id=f"t{i}") for i in range(4)]
+    events: list[Progress] = []
+    async with Fleet(
+        spec,
+        todo,
+        partial(held_boxes, tmp_path),
+        tmp_path / "run",
+        samples=2,
+        concurrency=4,
+        launcher=launcher(),
+        on_progress=events.append,
+    ) as fleet:
+        await until(lambda: len(list(tmp_path.glob("waits-*"))) == 4)
+        before = set(boxes_of(kind, mark))
+        assert len(before) == 4
+        os.kill(fleet.pids[0], signal.SIGKILL)
+        await until(lambda: len(list(tmp_path.glob("waits-*"))) == 6)  # the new one has two again
+        assert len(before & set(boxes_of(kind, mark))) == 2  # those of the other process
+        (tmp_path / "go").touch()
+        sealed = [one async for one in fleet]
+    assert fleet.deaths == 1
+    assert boxes_of(kind, mark) == []
+    assert statuses(tmp_path / "run") == {"completed": 8, "interrupted": 2}
+    assert sorted(len(one.group.counted) for one in sealed) == [2, 2, 2, 2]
+    assert all(tree.attempts[0].outcome for one in sealed for tree in one.sessions)
+    with Run(tmp_path / "run") as run:
+        stored = {s.record.id: s.turns for s in run.summaries()}
+    assert stored == Counter(one.session for one in events if one.kind == "turn")
+
+
+BOXES = """
+import asyncio, sys
+from functools import partial
+from pathlib import Path
+from tests.rollout.fleet import Streamed, held_boxes
+from trajgym.envs import EnvSpec
+from trajgym.rollout.fleet import collect_in_processes
+from trajgym.rollout.fleet._launcher import ProcessLauncher
+from trajgym.trajectory import Task
+
+out, folder, kind, launcher = sys.argv[1:]
+todo = [Task(id=f"t{i}") for i in range(4)]
+spec = EnvSpec(id="tests.boxes:Box", config={"sandbox": kind})
+chosen = Streamed() if launcher == "Streamed" else ProcessLauncher()
+make = partial(held_boxes, Path(folder))
+work = collect_in_processes(spec, todo, make, out, samples=2, concurrency=4, launcher=chosen)
+asyncio.run(work)
+print("complete", flush=True)
+"""
+
+
+@pytest.mark.parametrize("launcher", ["ProcessLauncher", "Streamed"])
+@pytest.mark.parametrize("kind", [DOCKER, "embedded"])
+async def test_a_killed_parent_leaves_no_sandbox(
+    kind: str, launcher: str, tmp_path: Path, mark: str
+) -> None:
+    """Its processes remove the sandboxes that they hold; another call runs what was cut."""
+
+    def start() -> subprocess.Popen[str]:
+        arguments = [str(tmp_path / "run"), str(tmp_path), kind, launcher]
+        return subprocess.Popen(
+            [sys.executable, "-c", BOXES, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+
+    with start() as first:
+        await until(lambda: len(list(tmp_path.glob("waits-*"))) == 4)
+        assert len(boxes_of(kind, mark)) == 4
+        first.kill()
+    pids = waiting(tmp_path)
+    await until(lambda: not any(map(alive, pids)))
+    assert boxes_of(kind, mark) == []
+    (tmp_path / "go").touch()
+    with start() as second:
+        said, _ = await asyncio.to_thread(second.communicate, timeout=240)
+    assert said == "complete\n"
+    found = statuses(tmp_path / "run")
+    assert found["completed"] == 8
+    assert found["cancelled"] + found["interrupted"] == 4
+    assert boxes_of(kind, mark) == []
 
 
 async def test_a_stopped_process_is_replaced(tmp_path: Path) -> None:

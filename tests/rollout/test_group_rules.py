@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ def statuses(out: Path) -> Counter[str]:
         ({"enough": {"sessions": 0}}, "enough sessions is 0"),
         ({"enough": {"sessions": 1, "solved": -1}}, "enough solved is -1"),
         ({"enough": {"session": 1}}, "enough has no 'session'"),
+        ({"enough": {"sessions": 1, "in_order": 1}}, "enough in_order is 1"),
         ({"outdated": {"versions": -1}}, "outdated versions is -1"),
         (
             {"outdated": {"versions": 1, "action": "drop"}},
@@ -101,6 +103,97 @@ def test_enough_stays_enough(
     assert rule.met(scores) == wanted
     if wanted:
         assert rule.met([*scores, 0.5])
+
+
+def simulated(rule: Enough, samples: list[tuple[int, float | None]], places: int) -> set[int]:
+    """Return what a group keeps of samples of (seconds, score); on a clock of its own.
+
+    Samples begin in their order, as many at a time as there are places; None has failed.
+    """
+    scores: dict[int, float] = {}
+    waiting = set(range(len(samples)))
+    queue = list(range(len(samples)))
+    running: list[tuple[int, int]] = []
+    now = 0
+    while waiting:
+        while queue and len(running) < places:
+            sample = queue.pop(0)
+            heappush(running, (now + samples[sample][0], sample))
+        now, sample = heappop(running)
+        waiting.discard(sample)
+        if (score := samples[sample][1]) is not None:
+            scores[sample] = score
+        if (kept := rule.kept(scores, waiting)) is not None:
+            return kept
+    return set(scores)
+
+
+@given(
+    scores=st.lists(st.sampled_from([0.0, 1.0, None]), min_size=1, max_size=12),
+    data=st.data(),
+    places=st.integers(1, 12),
+    rule=st.builds(
+        Enough,
+        sessions=st.integers(1, 6),
+        solved=st.integers(0, 2),
+        unsolved=st.integers(0, 2),
+        in_order=st.just(value=True),
+    ),
+)
+def test_in_order_no_session_is_preferred_for_being_short(
+    scores: list[float | None], data: st.DataObject, places: int, rule: Enough
+) -> None:
+    """Whatever the sessions take, a group keeps the first ones that are enough."""
+    seconds = data.draw(st.lists(st.integers(1, 99), min_size=len(scores), max_size=len(scores)))
+    kept = simulated(rule, list(zip(seconds, scores, strict=True)), places)
+    scored = {sample: score for sample, score in enumerate(scores) if score is not None}
+    wanted = next(
+        (
+            set(first)
+            for end in range(1, len(scored) + 1)
+            if rule.met((first := dict(list(scored.items())[:end])).values())
+        ),
+        set(scored),
+    )
+    assert kept == wanted
+
+
+def test_the_order_of_ends_prefers_short_sessions() -> None:
+    """Failures that take a tenth of the time are all that a group keeps, unless it is in order."""
+    samples: list[tuple[int, float | None]] = [(10, 1.0), (1, 0.0)] * 6
+    by_end = simulated(Enough(sessions=4), samples, places=8)
+    in_order = simulated(Enough(sessions=4, in_order=True), samples, places=8)
+    assert [samples[i][1] for i in sorted(by_end)] == [0.0] * 4
+    assert [samples[i][1] for i in sorted(in_order)] == [1.0, 0.0, 1.0, 0.0]
+
+
+async def test_a_slow_session_counts_before_later_ones(tmp_path: Path) -> None:
+    """In order, the group waits for its first sample; what was scored after the second leaves."""
+    policy = Racing(dict.fromkeys(range(1, 6), 1))
+    ended: list[str] = []
+
+    def note(event: Progress) -> None:
+        if event.kind == "ended":
+            ended.append(event.session)
+            if len(ended) == 5:
+                policy.go.set()
+
+    rule = Enough(sessions=2, in_order=True)
+    options: dict[str, Any] = {"samples": 6, "concurrency": 6, "enough": rule}
+    async with Store(tmp_path) as store:
+        async with Runner(
+            SPEC, tasks(1), policy, store=store, on_progress=note, **options
+        ) as runner:
+            async with asyncio.timeout(120):
+                (sealed,) = [one async for one in runner]
+    assert members(sealed) == {"": 2, "surplus": 4}
+    assert [tree.record.sample for tree in sealed.sessions] == [0, 1]
+    assert statuses(tmp_path) == {"completed": 6}
+    with Run(tmp_path) as run:
+        (stored,) = run.groups()
+    assert {member.sample for member in stored.counted} == {0, 1}
+    again = await collect(SPEC, tasks(1), policy, tmp_path, **options)
+    assert (again.sessions, again.groups) == (0, 0)
 
 
 async def test_a_group_ends_when_it_has_enough(tmp_path: Path) -> None:

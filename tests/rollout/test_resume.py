@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,34 @@ async def test_trying_again_is_bounded(tmp_path: Path) -> None:
     assert sessions == [2, 2, 0, 0]
     ((cause, count),) = report.causes.items()
     assert (count, cause.startswith("failed:policy: RuntimeError: no luck")) == (4, True)
+
+
+class Waiting(Moody):
+    """Says that it was asked, and never answers."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.asked = asyncio.Event()
+
+    async def sample(self, request: PolicyRequest) -> Reply:
+        self.asked.set()
+        await asyncio.Event().wait()
+        return await super().sample(request)
+
+
+async def test_what_cuts_a_session_uses_up_no_try(tmp_path: Path) -> None:
+    """A sample that failed once and was cancelled twice has one of its two tries left."""
+    await collect(SPEC, TASKS[:1], Moody(1), tmp_path, max_tries=2)
+    for _ in range(2):
+        policy = Waiting()
+        running = asyncio.create_task(collect(SPEC, TASKS[:1], policy, tmp_path, max_tries=2))
+        async with asyncio.timeout(120):
+            await policy.asked.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    report = await collect(SPEC, TASKS[:1], Moody(0), tmp_path, max_tries=2)
+    assert report.statuses == {"completed": 1}
 
 
 async def test_a_sample_that_failed_beside_good_ones_is_tried_again(tmp_path: Path) -> None:

@@ -103,12 +103,12 @@ def test_equal_values_of_other_types_are_other_conversations() -> None:
 def kept(cache: TextCache, said: str, text: str = "x") -> None:
     """Add a conversation of one message."""
     messages = [{"role": "user", "content": said}]
-    cache.put(place_of(messages, ()), Rendered(messages, list(messages), text))
+    cache.put(place_of(messages, None), Rendered(messages, list(messages), text))
 
 
 def holds(cache: TextCache, said: str) -> bool:
     messages = [{"role": "user", "content": said}]
-    return cache.get(place_of(messages, ()), messages) is not None
+    return cache.get(place_of(messages, None), messages) is not None
 
 
 def test_it_keeps_no_more_than_it_may() -> None:
@@ -129,7 +129,7 @@ def test_a_prompt_whose_conversation_went_on_goes_first() -> None:
     cache = TextCache(3 * 3000)
     for said in "abc":
         kept(cache, said, "x" * 1000)
-    cache.expect_less(place_of([{"role": "user", "content": "c"}], ()))
+    cache.expect_less(place_of([{"role": "user", "content": "c"}], None))
     kept(cache, "d", "x" * 1000)
     assert [holds(cache, said) for said in "abcd"] == [True, True, False, True]
 
@@ -142,7 +142,7 @@ def test_it_takes_the_memory_that_it_may() -> None:
         for i in range(3000):
             said = [{"role": "user", "content": f"{i} {j}"} for j in range(12)]
             entry = Rendered(said, [dict(one) for one in said], f"{i} " * 60)
-            cache.put(place_of(said, ()), entry)
+            cache.put(place_of(said, None), entry)
         used, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -193,3 +193,38 @@ async def test_no_engine() -> None:
         for call in (provider.check(), provider.start(SandboxSpec(image=BASE))):
             with pytest.raises(SandboxUnavailable, match=r"/nonexistent.*docker-engine\.sh"):
                 await call
+
+
+@pytest.mark.parametrize(
+    ("more", "workdirs"),
+    [("", ["/work", "/srv/a/b", "/outer/in", "/there"]), ("VOLUME /data\n", ["/data/in"])],
+    ids=["plain", "volume"],
+)
+async def test_containers_of_an_image_begin_alike(more: str, workdirs: list[str]) -> None:
+    """Directories that an image lacks, or has as a link, are the same in each of its containers."""
+    make = "mkdir -m 755 /outer && ln -s /outer /there && chmod 711 /srv && mkdir /data"
+    recipe = f"FROM {BASE}\nUSER root\nRUN {make}\n{more}"
+    image = "trajgym/test-alike"
+    build = ["docker", "build", "-q", "--network", "none", "-t", image, "-"]
+    subprocess.run(build, input=recipe.encode(), capture_output=True, check=True, timeout=120)
+    paths = "/home /srv /outer /there /there/ /work /data"
+    look = f"find {paths} -printf '%p %y %m %U:%G\\n' | sort"
+    try:
+        for workdir in workdirs:
+            async with DockerProvider() as provider:
+                spec = SandboxSpec(image=image, workdir=workdir, user="1234:1235")
+                seen = []
+                for _ in range(3):
+                    async with await provider.start(spec) as box:
+                        made = await box.run("touch file && stat -c %u:%g . file")
+                        assert made.stdout == b"1234:1235\n" * 2, made
+                        seen.append((await box.run(look)).stdout)
+                assert seen[1] == seen[0]
+                assert seen[2] == seen[0]
+                if more:
+                    continue  # a fork does not have the content of volumes
+                async with await provider.start(spec) as box, await box.fork() as fork:
+                    await fork.run("touch file")
+                    assert (await fork.run(look)).stdout == seen[0]
+    finally:
+        docker("rmi", "-f", image)

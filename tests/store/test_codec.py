@@ -107,8 +107,24 @@ _DRAWN = {
     "done": st.booleans(),
     "signals": st.dictionaries(text, json_values, max_size=2),
     "finish": st.sampled_from(["stop", "length"]),
-    "usage": st.none() | st.builds(Usage, prompt_tokens=st.integers(0, 9)),
-    "sampling": st.none() | st.builds(Sampling, temperature=st.none() | st.floats(0, 2)),
+    "usage": st.none()
+    | st.builds(
+        Usage,
+        prompt_tokens=st.integers(0, 9),
+        completion_tokens=st.integers(0, 1),
+        reasoning_tokens=st.integers(0, 1),
+        cached_tokens=st.integers(0, 1),
+    ),
+    "sampling": st.none()
+    | st.builds(
+        Sampling,
+        temperature=st.none() | st.floats(0, 2),
+        top_p=st.none() | st.floats(0, 1),
+        top_k=st.none() | st.integers(0, 2),
+        max_tokens=st.none() | st.integers(0, 2),
+        seed=st.none() | st.integers(0, 2),
+        logprob_mode=st.sampled_from(["processed", "raw", "unknown"]),
+    ),
     "policy": text,
     "synthetic": st.booleans(),
     "snapshot": st.none() | text,

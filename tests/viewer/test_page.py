@@ -332,6 +332,39 @@ async def test_a_long_session_is_built_where_it_is_read(page: Page) -> None:
     await page.until(CURRENT, "17")
 
 
+async def test_a_session_that_was_scrolled_through_can_be_left(page: Page) -> None:
+    """Each turn that passes is the current one; the address follows when the reader pauses."""
+    await page.open("#/run/demo/session/long")
+    await page.until("document.querySelectorAll('.turn').length", 500)
+    scroll = """new Promise(done => {
+        const end = performance.now() + 9000;  // a slow machine draws fewer of the frames
+        let left = 250;
+        const step = () => {
+          document.querySelector(`#turn-${2 * (250 - left)}`).scrollIntoView({ block: "center" });
+          if (--left && performance.now() < end) requestAnimationFrame(step); else done(true);
+        };
+        setTimeout(step, 1000);  // after the page has scrolled by itself
+      })"""
+    assert await page.see(scroll)
+    await page.click(".crumbs a")
+    await page.until("document.title", "runs · trajgym")
+    assert await page.see("location.hash") == "#/runs"
+
+
+async def test_a_view_that_is_left_keeps_off_the_address(page: Page) -> None:
+    """A search that was typed just before another place was opened does not lead back."""
+    await page.open("#/run/demo/session/long")
+    await page.until("document.querySelectorAll('.turn').length", 500)
+    typed = """(() => {
+        const find = document.querySelector('.find');
+        find.value = 'line';
+        find.dispatchEvent(new Event('input'));
+        location.hash = '#/runs';
+        return new Promise(done => setTimeout(() => done(location.hash), 600));
+      })()"""
+    assert await page.see(typed) == "#/runs"
+
+
 async def test_a_run_is_shown_while_it_is_collected(page: Page) -> None:
     """Sessions and turns appear, and the end of a session, without a reload."""
     path = page.runs / "live"

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from trajgym.envs import Image
 from trajgym.envs.gui._errors import BadAction, GuiDied, ScreenEnded
 from trajgym.envs.gui.actions._types import Size, to_wire
-from trajgym.envs.sandbox import Limits, SandboxError, SandboxSpec
+from trajgym.envs.sandbox import Limits, SandboxDied, SandboxError, SandboxSpec
 from trajgym.trajectory._internal import AsyncClosing, MissingExtra
 
 if TYPE_CHECKING:
@@ -470,6 +470,8 @@ class Browser(AsyncClosing):
                 raise ScreenEnded(
                     f"the browser did not answer {op!r} within {deadline:g} s"
                 ) from None
+            except SandboxDied:
+                raise  # no fault of the page or the agent: it must not be scored
             except (SandboxError, ValueError) as error:
                 raise ScreenEnded(f"the browser's driver is gone: {error}") from error
         if answer.get("ok"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trajgym.envs import Image
 from trajgym.envs.gui._errors import BadAction, GuiDied, ScreenEnded
-from trajgym.envs.sandbox import SandboxError
+from trajgym.envs.sandbox import SandboxDied, SandboxError
 from trajgym.trajectory._internal import AsyncClosing
 
 if TYPE_CHECKING:
@@ -145,6 +145,8 @@ class BrowserGym(AsyncClosing):
                 raise ScreenEnded(
                     f"BrowserGym did not answer {request['op']!r} within {deadline:g} s"
                 ) from None
+            except SandboxDied:
+                raise  # no fault of the page or the agent: it must not be scored
             except (SandboxError, ValueError) as error:
                 raise ScreenEnded(f"BrowserGym's driver is gone: {error}") from error
         if answer["ok"]:

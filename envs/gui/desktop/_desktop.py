@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from trajgym.envs import Image
 from trajgym.envs.gui._errors import BadAction, GuiDied, ScreenEnded
 from trajgym.envs.gui.actions._types import NOTCH, Size, to_wire
-from trajgym.envs.sandbox import SandboxError
+from trajgym.envs.sandbox import SandboxDied, SandboxError
 from trajgym.trajectory import InvalidInput
 from trajgym.trajectory._internal import AsyncClosing
 
@@ -295,6 +295,8 @@ class Desktop(AsyncClosing):
                     f"the desktop did not answer {request.get('op', 'the start')!r} within "
                     f"{deadline:g} s"
                 ) from None
+            except SandboxDied:
+                raise  # no fault of the page or the agent: it must not be scored
             except (SandboxError, ValueError) as error:
                 raise ScreenEnded(f"the desktop's driver is gone: {error}") from error
         if answer["ok"]:

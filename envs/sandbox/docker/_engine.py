@@ -15,6 +15,8 @@ from trajgym.envs.sandbox.docker._errors import ContainerGone, EngineLost, Engin
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trajgym.envs.sandbox.docker._directories import Directories
+
 __all__ = [
     "SLOW_SECONDS",
     "DockerEngine",
@@ -46,6 +48,8 @@ class DockerEngine:
         self._calls = ThreadPoolExecutor(32, "trajgym-docker")
         self._clients: dict[int, Any] = {}
         self._cpus = 0
+        self.directories: dict[tuple[str, str, str], Directories] = {}
+        """Directories of new containers, by the image's id, user and working directory."""
 
     def client(self, seconds: int = QUICK_SECONDS) -> Any:
         """Return the SDK's client whose requests end after so many seconds. Blocks.

@@ -59,14 +59,15 @@ class Stage:
 
     Args:
         layer: the copy, including whiteouts.
+        seen: the layer that was copied, as it was found before.
     """
 
-    def __init__(self, layer: Path) -> None:
+    def __init__(self, layer: Path, seen: ChangeSet) -> None:
         self._layer = layer
+        self._seen = seen
         self._lock = threading.RLock()
         self._starts = 0
         self._packs = False
-        self._seen: ChangeSet | None = None
         self._packed: ChangeSet | None = None
 
     def expect(self, *, starts: int, packs: bool) -> None:
@@ -98,7 +99,6 @@ class Stage:
         with self._lock:
             if self._packs:
                 self.changes()
-            self._seen = self._seen or _read(self._layer, pack=False)
             self._starts -= 1
             try:
                 if self._starts or not _move(self._layer, upper):
@@ -130,26 +130,27 @@ async def staged(sandbox: DockerSandbox) -> AsyncIterator[Stage]:
     upper = await _layer(sandbox)
     # Beside the layer itself: the same file system, and removed by the engine with the container.
     layer = upper.parent / f"trajgym-{secrets.token_hex(8)}"
-    copied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    copied: asyncio.Future[ChangeSet] = asyncio.get_running_loop().create_future()
     copying = asyncio.create_task(_copy_paused(sandbox, upper, layer, copied))
     try:
-        await asyncio.wait({copying, copied}, return_when=asyncio.FIRST_COMPLETED)
+        either: set[asyncio.Future[Any]] = {copying, copied}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if copying.done():
             copying.result()
-        yield Stage(layer)
+        yield Stage(layer, copied.result())
     finally:
         await finish_despite_cancel(_finish(copying))
         sandbox.clear_later(layer)
 
 
 async def _copy_paused(
-    sandbox: DockerSandbox, upper: Path, layer: Path, copied: asyncio.Future[None]
+    sandbox: DockerSandbox, upper: Path, layer: Path, copied: asyncio.Future[ChangeSet]
 ) -> None:
     async with sandbox.shell_pool.gate.shut():
         await _insist(sandbox, lambda api: api.pause(sandbox.container))
         try:
-            await asyncio.to_thread(_copy, upper, layer)
-            copied.set_result(None)  # callers continue while the container is unpaused
+            # Callers continue while the container is unpaused.
+            copied.set_result(await asyncio.to_thread(_copy, upper, layer))
         finally:
             await _insist(sandbox, lambda api: api.unpause(sandbox.container))
 
@@ -173,12 +174,13 @@ async def _finish(copying: asyncio.Task[None]) -> None:
         await copying
 
 
-def _copy(upper: Path, layer: Path) -> None:
-    _read(upper, pack=False)  # raises if it is too much
+def _copy(upper: Path, layer: Path) -> ChangeSet:
+    seen = _read(upper, pack=False)  # raises if it is too much
     try:
         copy_folder(upper, layer)
     except (OSError, subprocess.SubprocessError) as error:
         raise NotCarried(f"{upper} can't be copied to {layer}: {error}") from error
+    return seen
 
 
 async def apply_changes(sandbox: DockerSandbox, changes: ChangeSet) -> None:
@@ -213,8 +215,10 @@ def _under(path: str, others: frozenset[str]) -> bool:
 
 
 async def _layer(sandbox: DockerSandbox) -> Path:
-    seen = await sandbox.shell_pool.call(lambda api: api.inspect_container(sandbox.container))
-    return layer_of(seen)
+    if sandbox.layer is None:
+        seen = await sandbox.shell_pool.call(lambda api: api.inspect_container(sandbox.container))
+        sandbox.layer = layer_of(seen)
+    return sandbox.layer
 
 
 def layer_of(seen: Mapping[str, Any]) -> Path:
@@ -254,25 +258,29 @@ def _scan(upper: Path, *, pack: bool) -> ChangeSet:
     gone: set[str] = set()
     there: dict[str, tuple[int, int]] = {}
     buffer = io.BytesIO()
+    top = len(str(upper))
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        waiting = [upper]
+        waiting = [str(upper)]
         while waiting:
-            for entry in sorted(os.scandir(waiting.pop()), key=lambda entry: entry.name):
-                path = entry.path[len(str(upper)) :]
+            for entry in _entries(waiting.pop(), ordered=pack):
+                path = entry.path[top:]
                 if path in ENGINE_FILES:
                     continue
                 status = entry.stat(follow_symlinks=False)
-                if stat.S_ISSOCK(status.st_mode):
-                    continue  # of no use without its process
-                if stat.S_ISCHR(status.st_mode) and status.st_rdev == 0:
-                    gone.add(path)
-                    continue
-                if stat.S_ISDIR(status.st_mode):
-                    waiting.append(Path(entry.path))
+                mode, size = status.st_mode, 0
+                kind = stat.S_IFMT(mode)
+                if kind == stat.S_IFREG:
+                    size = status.st_size
+                elif kind == stat.S_IFDIR:
+                    waiting.append(entry.path)
                     if _is_opaque(entry.path):
                         gone.add(path)
-                regular = stat.S_ISREG(status.st_mode)
-                there[path] = (status.st_mode, status.st_size if regular else 0)
+                elif kind == stat.S_IFSOCK:
+                    continue  # of no use without its process
+                elif kind == stat.S_IFCHR and status.st_rdev == 0:
+                    gone.add(path)
+                    continue
+                there[path] = (mode, size)
                 if len(there) > MAX_ENTRIES:
                     raise NotCarried(f"more than {MAX_ENTRIES} paths changed")
                 if pack:
@@ -281,6 +289,11 @@ def _scan(upper: Path, *, pack: bool) -> ChangeSet:
                     raise NotCarried(f"more than {MAX_BYTES} bytes changed")
     data = buffer.getvalue() if pack and there else b""
     return ChangeSet(frozenset(gone), there, data)
+
+
+def _entries(folder: str, *, ordered: bool) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as found:
+        return sorted(found, key=lambda entry: entry.name) if ordered else list(found)
 
 
 def _is_opaque(path: str) -> bool:

@@ -72,6 +72,8 @@ class DockerSandbox(CommandSandbox):
         self._provider = provider
         self.engine = provider.engine
         self.image = image
+        self.layer: Path | None = None
+        """Where the engine keeps what the container has written, once a fork has asked."""
         self._restarts = 0
         self._restarting = asyncio.Lock()
         self._killing = asyncio.Lock()

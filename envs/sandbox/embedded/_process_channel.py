@@ -119,6 +119,7 @@ class ProcessChannel(Channel):
         assert process.stderr is not None
         self.pid = process.pid
         self._process = process
+        self._killed = False
         self._writer = _Writer(os.dup(process.stdin.fileno()))
         self._readers = [
             _Reader(self, 1, os.dup(process.stdout.fileno())),
@@ -134,6 +135,11 @@ class ProcessChannel(Channel):
         """Exit status, 128 + signal for a signal; None while it runs."""
         code = self._process.returncode
         return 128 - code if code is not None and code < 0 else code
+
+    @property
+    def killed_from_outside(self) -> bool:
+        """Whether something else than this object has killed it with SIGKILL."""
+        return self._process.returncode == -signal.SIGKILL and not self._killed
 
     def send(self, data: bytes) -> None:
         """See :meth:`Channel.send`."""
@@ -159,6 +165,7 @@ class ProcessChannel(Channel):
     def kill(self) -> None:
         """Kill the process and with it its pid namespace."""
         if self._process.returncode is None:
+            self._killed = True
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGKILL)
 

@@ -144,7 +144,11 @@ class EmbeddedSandbox(CommandSandbox):
         else:
             shell.send(command_text(words, cwd, variables, stdin, request.key))
         result = await self._finish(shell, request, timeout, reuse=not much)
-        return result._replace(oom_killed=self._group.oom_kills() > kills)
+        oom = self._group.oom_kills() > kills
+        if shell.killed_from_outside and not oom:
+            # Its namespaces' outermost process, which no command inside can reach.
+            raise SandboxDied(f"sandbox {self.id} was killed from outside while a command ran")
+        return result._replace(oom_killed=oom)
 
     async def _finish(
         self, shell: ProcessChannel, request: Request, timeout: float, *, reuse: bool

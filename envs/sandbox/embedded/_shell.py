@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from trajgym.envs.sandbox._channel import Channel, Request
-from trajgym.envs.sandbox._errors import SandboxError
+from trajgym.envs.sandbox._errors import SandboxDied, SandboxError
 from trajgym.envs.sandbox._protocol import ready_text
 from trajgym.envs.sandbox._shell import ShellPort
 from trajgym.envs.sandbox.embedded._kill import find_inner, kill_marked
@@ -100,6 +100,8 @@ class EmbeddedShellPort(ShellPort):
 
     async def exit_code(self) -> int:
         """See :meth:`ShellPort.exit_code`."""
+        if self._process.killed_from_outside and self._group.oom_kills() <= self._known:
+            raise SandboxDied(f"sandbox {self._folder.parent.name} was killed from outside")
         return self._process.status or 0
 
     async def oom_kills(self, report: Report | None) -> int:

@@ -30,6 +30,9 @@ export async function sessionView(run, id, query, shell) {
     text: state.text, with: state.derivers, tokens: state.mode === "logprob" ? null : state.mode,
   });
 
+  // Browsers limit how often an address may change, and ignore links for a while after it.
+  const saveSoon = debounce(save);
+
   // Parts of the page -----------------------------------------------------------------------
 
   const tabs = h("div", { class: "tabs", role: "tablist", "aria-label": "Views of the session" },
@@ -109,7 +112,7 @@ export async function sessionView(run, id, query, shell) {
     }
   }, { root: main, rootMargin: "1200px" });
   const reader = new IntersectionObserver(entries => {
-    for (const entry of entries) if (entry.isIntersecting && Date.now() > quiet) setCurrent(Number(entry.target.dataset.turn));
+    for (const entry of entries) if (entry.isIntersecting && Date.now() > quiet) setCurrent(Number(entry.target.dataset.turn), saveSoon);
   }, { root: main, rootMargin: "-15% 0px -75% 0px" });
   let quiet = 0; // until when scrolling is not the reader's
 
@@ -205,11 +208,11 @@ export async function sessionView(run, id, query, shell) {
     card.focus({ preventScroll: true });
   }
 
-  function setCurrent(index) {
+  function setCurrent(index, write = save) {
     if (!session.turns[index]) return;
     current = index;
     state.turn = index;
-    save();
+    write();
     for (const one of main.querySelectorAll(".turn.is-current")) one.classList.remove("is-current");
     main.querySelector(`#turn-${index}`)?.classList.add("is-current");
     for (const one of outline.querySelectorAll("[aria-current]")) one.removeAttribute("aria-current");

@@ -22,6 +22,7 @@ __all__ = ["perform"]
 _SCHEMES = {"http", "https"}
 _KEYS_A_SECOND = 100
 _PLAIN = {"say", "give_up", "finish"}
+_NAVIGATIONS = {"go_to", "go_back", "go_forward"}
 _EMPTY = "about:blank"
 _TRIES = 3
 """Attempts to leave a page that navigates by itself."""
@@ -80,7 +81,7 @@ async def _perform(browser: Browser, action: dict[str, Any], *, at_rest: bool) -
     settings = browser.settings
     seconds = settings.action_seconds + float(action.get("seconds") or 0)
     seconds += len(str(action.get("text") or "")) / _KEYS_A_SECOND
-    if action["do"] in {"go_to", "go_back", "go_forward"}:
+    if action["do"] in _NAVIGATIONS:
         seconds += settings.load_seconds
     try:
         await browser.guarded(make(browser, action), seconds)
@@ -88,6 +89,8 @@ async def _perform(browser: Browser, action: dict[str, Any], *, at_rest: bool) -
         await browser.adopted()
         if not (at_rest or browser.tab.crashed or browser.tab.dialog):
             await browser.guarded(browser.tab.listen(), settings.action_seconds)
+        if action["do"] not in _NAVIGATIONS:
+            browser.tab.loads.attribute_to_input()
         if at_rest or browser.tab.restless:
             await settle(browser)
 

@@ -35,7 +35,8 @@ MOST_HOPS = 8
 """Documents that a page may lead to by itself, in one step or within :data:`_WINDOW` seconds,
 before it counts as one that never stops."""
 _MOST_ADDRESSES = 40
-"""Addresses that a page may give itself within :data:`_WINDOW` seconds, without a new document."""
+"""Addresses that a page may give itself within :data:`_WINDOW` seconds, without a new document and
+without input: a page may reflect every key in its address."""
 _STOP = 1.0
 """Seconds for a stopped page to settle."""
 STOP_SECONDS = 2 * _STOP + 4.0
@@ -96,7 +97,8 @@ class Loads:
         self._hopped: deque[float] = deque(maxlen=MOST_HOPS + 1)
         """Times of documents that the page loaded by itself, without an action of the agent."""
         self._addresses: deque[float] = deque(maxlen=_MOST_ADDRESSES)
-        """Times of address changes of the main frame within the same document."""
+        """Times of address changes of the main frame within the same document, except those that
+        input of the agent caused."""
         self._inner: defaultdict[str, deque[float]] = defaultdict(
             lambda: deque(maxlen=MOST_HOPS + 1)
         )
@@ -254,12 +256,16 @@ class Loads:
     async def resume(self) -> None:
         """Allow scripts and documents again, before the agent acts."""
         self._hops = 0
+        self._addresses.clear()
         if self.stopped:
             self.stopped = False
             self._hopped.clear()
-            self._addresses.clear()
             await self._session.send("Fetch.disable")
             await self._session.send("Emulation.setScriptExecutionDisabled", {"value": False})
+
+    def attribute_to_input(self) -> None:
+        """Forget the address changes so far: the agent's input caused them."""
+        self._addresses.clear()
 
     @property
     def hopping(self) -> bool:
