@@ -83,16 +83,20 @@ async def _perform(browser: Browser, action: dict[str, Any], *, at_rest: bool) -
     seconds += len(str(action.get("text") or "")) / _KEYS_A_SECOND
     if action["do"] in _NAVIGATIONS:
         seconds += settings.load_seconds
+    loads = browser.tab.loads
+    if action["do"] not in _NAVIGATIONS:
+        loads.begin_input()
     try:
         await browser.guarded(make(browser, action), seconds)
     finally:
-        await browser.adopted()
-        if not (at_rest or browser.tab.crashed or browser.tab.dialog):
-            await browser.guarded(browser.tab.listen(), settings.action_seconds)
-        if action["do"] not in _NAVIGATIONS:
-            browser.tab.loads.attribute_to_input()
-        if at_rest or browser.tab.restless:
-            await settle(browser)
+        try:
+            await browser.adopted()
+            if not (at_rest or browser.tab.crashed or browser.tab.dialog):
+                await browser.guarded(browser.tab.listen(), settings.action_seconds)
+            if at_rest or browser.tab.restless:
+                await settle(browser)
+        finally:
+            loads.end_input()  # the action may have led to another tab
 
 
 async def _resume(browser: Browser, action: dict[str, Any]) -> None:

@@ -323,14 +323,16 @@ class Driver:
 
         ``url``: where, or None; ``expression``: JavaScript.
         """
-        page = browser.tab.page
+        page, loads = browser.tab.page, browser.tab.loads
         if request.get("url"):
             page = await browser.context.new_page()
             await browser.adopted()
             await page.goto(request["url"])
+        loads.begin_input()
         try:
             return {"value": await page.evaluate(request["expression"])}
         finally:
+            loads.end_input()
             if request.get("url"):
                 await page.close()
                 await browser.adopted()

@@ -97,8 +97,9 @@ class Loads:
         self._hopped: deque[float] = deque(maxlen=MOST_HOPS + 1)
         """Times of documents that the page loaded by itself, without an action of the agent."""
         self._addresses: deque[float] = deque(maxlen=_MOST_ADDRESSES)
-        """Times of address changes of the main frame within the same document, except those that
-        input of the agent caused."""
+        """Times of address changes of the main frame within the same document, since the last
+        input of the agent."""
+        self._input = False
         self._inner: defaultdict[str, deque[float]] = defaultdict(
             lambda: deque(maxlen=MOST_HOPS + 1)
         )
@@ -153,7 +154,7 @@ class Loads:
 
     def _readdresses(self, event: dict[str, Any]) -> None:
         """Count a new address of the document of the main frame."""
-        if event["frameId"] == self.main:
+        if event["frameId"] == self.main and not self._input:
             self._addresses.append(self._now())
             if self.endless:
                 self._moved.set()
@@ -263,9 +264,13 @@ class Loads:
             await self._session.send("Fetch.disable")
             await self._session.send("Emulation.setScriptExecutionDisabled", {"value": False})
 
-    def attribute_to_input(self) -> None:
-        """Forget the address changes so far: the agent's input caused them."""
-        self._addresses.clear()
+    def begin_input(self) -> None:
+        """Count no address changes until :meth:`end_input`: the agent or the host causes them."""
+        self._input = True
+
+    def end_input(self) -> None:
+        """Count address changes again. The page's events up to now must have arrived."""
+        self._input = False
 
     @property
     def hopping(self) -> bool:

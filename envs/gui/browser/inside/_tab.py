@@ -131,6 +131,7 @@ class Tab:
             visits = self.visits
             if not self.loads.travelling:
                 await self._evaluate(_TURN)
+            self.loads.end_input()
             await self.loads.rest(self.appeared)
             if self.loads.endless or self.crashed:
                 break
