@@ -449,9 +449,11 @@ class Fleet:
                     process.finish()
         finally:
             self.unclosed += not await process.close()
-        if process.failure is not None:
-            raise process.failure.exception
-        if not process.done or (process.jobs and not self._stopping):
+        failure = process.failure
+        # Where others could begin, what failed may work again, such as an engine that was busy.
+        if failure is not None and (process.began or not self._opened):
+            raise failure.exception
+        if failure is not None or not process.done or (process.jobs and not self._stopping):
             await self._recover(process)
         self._alive.discard(process)
         self._changed.ring()
@@ -534,7 +536,9 @@ class Fleet:
         self.deaths += 1
         node = process.room.node
         jobs = list(process.jobs.values())
-        _log.warning("process %d of the fleet %s", process.pid, process.end)
+        failure = process.failure
+        end = process.end if failure is None else f"could not begin:\n{failure.text}"
+        _log.warning("process %d of the fleet %s", process.pid, end)
         if not process.lost:
             self._untidy.add(node)
             if node:  # the next process may well be started elsewhere
@@ -542,6 +546,8 @@ class Fleet:
         if not process.began and not process.lost:
             self._false_starts += 1
             if self._false_starts >= self.limits.starts:
+                if failure is not None:
+                    raise failure.exception
                 raise FleetFailed(
                     f"{self._false_starts} processes in a row died before they could run a "
                     f"session; the last one {process.end}",

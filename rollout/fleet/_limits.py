@@ -22,8 +22,8 @@ class FleetLimits:
         answer: until a command (pause, resume, version, stop) is confirmed, and the longest time
             without a sign of life.
         stop: until a process that is to end has closed its sessions.
-        starts: after so many processes in a row that died before they could run a session, the
-            run is given up.
+        starts: after so many processes in a row that died, or failed, before they could run a
+            session, the run is given up; if no process could, the first failure is raised.
         deaths: after so many deaths of a process that ran nothing but the group of one task, that
             group is left unfinished.
 

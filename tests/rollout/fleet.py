@@ -18,6 +18,8 @@ from trajgym.rollout.fleet._launcher import ProcessLauncher
 from trajgym.trajectory import InvalidInput, Run, Task
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from trajgym.rollout import Progress, SealedGroup
     from trajgym.trajectory import Store
 
@@ -63,6 +65,26 @@ class Steps(Env):
 
 
 SPEC = EnvSpec(id="tests.rollout.fleet:Steps")
+
+
+class Fragile(Steps):
+    """Can't be opened as often as the file ``failures`` in a folder has lines."""
+
+    def __init__(self, folder: str) -> None:
+        del folder
+
+    @classmethod
+    async def open_run(cls, config: Mapping[str, Any], tasks: Sequence[Task] = ()) -> None:
+        if reason := next_line(Path(config["folder"], "failures")):
+            raise InvalidInput(reason)
+
+
+def next_line(file: Path) -> str:
+    """Remove the first line of a file, and return it; empty if there is none."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    if lines:
+        file.write_text("".join(f"{line}\n" for line in lines[1:]))
+    return lines[0] if lines else ""
 
 
 def tasks(n: int, **data: Any) -> list[Task]:

@@ -439,6 +439,37 @@ async def test_a_task_that_ends_its_process_is_named(tmp_path: Path) -> None:
     assert {task for task, _ in contents(tmp_path)} == {"t0", "t1", "t2", "t5"}
 
 
+@pytest.mark.parametrize("failures", [1, 3])
+async def test_a_replacement_that_can_not_begin_is_tried_again(
+    failures: int, tmp_path: Path
+) -> None:
+    """Once a process has begun, what prevents another need not last; if it does, it is raised."""
+    spec = EnvSpec(id="tests.rollout.fleet:Fragile", config={"folder": str(tmp_path)})
+    make = partial(held, tmp_path)
+    limits = FleetLimits(starts=3)
+    out = tmp_path / "run"
+    fleet = Fleet(spec, tasks(2), make, out, concurrency=2, processes=1, limits=limits)
+
+    async def run() -> None:
+        async with fleet:
+            drained = asyncio.create_task(fleet.drain())
+            await until(lambda: len(list(tmp_path.glob("waits-*"))) == 2)
+            (tmp_path / "failures").write_text("the engine is busy\n" * failures)
+            (victim,) = fleet.pids
+            os.kill(victim, signal.SIGKILL)
+            await until(lambda: not alive(victim))
+            (tmp_path / "go").touch()
+            await drained
+
+    if failures < limits.starts:
+        await run()
+        assert fleet.deaths == 1 + failures
+        assert len(contents(out)) == 2
+    else:
+        with pytest.raises(InvalidInput, match="the engine is busy"):
+            await run()
+
+
 async def test_what_can_not_be_made_is_refused(tmp_path: Path) -> None:
     """Errors of the policy's function are raised as they are, in whichever process they arise."""
     with pytest.raises(InvalidInput, match="module-level"):
