@@ -222,9 +222,29 @@ async def test_containers_of_an_image_begin_alike(more: str, workdirs: list[str]
                 assert seen[1] == seen[0]
                 assert seen[2] == seen[0]
                 if more:
-                    continue  # a fork does not have the content of volumes
+                    continue  # what lies in a volume is not copied
                 async with await provider.start(spec) as box, await box.fork() as fork:
                     await fork.run("touch file")
                     assert (await fork.run(look)).stdout == seen[0]
+    finally:
+        docker("rmi", "-f", image)
+
+
+async def test_the_content_of_volumes_is_not_lost_in_a_copy() -> None:
+    """A copy without what lies in the image's volumes is refused; empty volumes are fine."""
+    image = "trajgym/test-volumes"
+    build = ["docker", "build", "-q", "--network", "none", "-t", image, "-"]
+    recipe = f"FROM {BASE}\nUSER root\nRUN mkdir -m 777 /data\nVOLUME /data\n"
+    subprocess.run(build, input=recipe.encode(), capture_output=True, check=True, timeout=120)
+    try:
+        spec = SandboxSpec(image=image)
+        async with DockerProvider() as provider, await provider.start(spec) as box:
+            async with await box.fork() as fork:
+                assert (await fork.run("ls -A /data")).stdout == b""
+            assert (await box.run("echo 1 > /data/rows")).ok
+            for copy in (box.fork, box.snapshot):
+                with pytest.raises(SnapshotFailed, match=r"volumes \(/data\)"):
+                    await copy()
+            assert (await box.run("cat /data/rows")).stdout == b"1\n"
     finally:
         docker("rmi", "-f", image)

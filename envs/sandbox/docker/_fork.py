@@ -215,10 +215,7 @@ def _under(path: str, others: frozenset[str]) -> bool:
 
 
 async def _layer(sandbox: DockerSandbox) -> Path:
-    if sandbox.layer is None:
-        seen = await sandbox.shell_pool.call(lambda api: api.inspect_container(sandbox.container))
-        sandbox.layer = layer_of(seen)
-    return sandbox.layer
+    return layer_of(await sandbox.description())
 
 
 def layer_of(seen: Mapping[str, Any]) -> Path:

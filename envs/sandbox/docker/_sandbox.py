@@ -49,6 +49,7 @@ CLOSE_SECONDS = 60.0
 SNAPSHOT_SECONDS = 300.0
 RENAME_SECONDS = 10.0
 MAX_SESSION = 100
+_EMPTY = 'for one; do [ -z "$(ls -A -- "$one")" ] || exit 3; done'
 
 
 class DockerSandbox(CommandSandbox):
@@ -72,8 +73,7 @@ class DockerSandbox(CommandSandbox):
         self._provider = provider
         self.engine = provider.engine
         self.image = image
-        self.layer: Path | None = None
-        """Where the engine keeps what the container has written, once a fork has asked."""
+        self._description: Mapping[str, Any] | None = None
         self._restarts = 0
         self._restarting = asyncio.Lock()
         self._killing = asyncio.Lock()
@@ -288,10 +288,36 @@ class DockerSandbox(CommandSandbox):
     async def open_port(self, program: str, env: Mapping[str, str]) -> ShellPort:
         return DockerShellPort(self, await self.shell_pool.open([program], env))
 
+    async def description(self) -> Mapping[str, Any]:
+        """Return what the engine reports of the container and does not change while it exists."""
+        if self._description is not None:
+            return self._description
+        seen: Mapping[str, Any] = await self.shell_pool.call(
+            lambda api: api.inspect_container(self.container)
+        )
+        self._description = seen
+        return seen
+
+    async def _refuse_volumes(self) -> None:
+        """Check that no volume has content, which the files of a container do not include.
+
+        Raises:
+            SnapshotFailed: one has.
+        """
+        mounts = (await self.description()).get("Mounts") or ()
+        volumes = [str(one["Destination"]) for one in mounts if one.get("Type") == "volume"]
+        if volumes and await self.shell_pool.status(["/bin/sh", "-c", _EMPTY, "sh", *volumes]) != 0:
+            raise SnapshotFailed(
+                f"{self.id}: image {self.image!r} declares volumes ({', '.join(volumes)}), and a "
+                "copy would not have what lies there; keep the files in another directory, or use "
+                "an image without VOLUME"
+            )
+
     async def _copies(self, count: int, timeout: float) -> list[DockerSandbox]:
         """Copy the changes to other containers of the image; if that fails, commit an image."""
         if self.spec.readonly_root:
             await self.snapshot()  # raises the reason
+        await self._refuse_volumes()
         try:
             async with staged(self) as stage:
                 ready = self._provider.ready_like(self, count)
@@ -335,6 +361,7 @@ class DockerSandbox(CommandSandbox):
                 f"{self.id}: with a read-only root everything writable lies in memory and can't "
                 "be kept; start it without readonly_root to fork it"
             )
+        await self._refuse_volumes()
         tag = secrets.token_hex(8)
 
         def commit(api: Any) -> None:
