@@ -172,13 +172,16 @@ def _turn_fields(turn: Turn) -> dict[str, Any]:
         written["signals"] = turn.signals
     if turn.finish != "stop":
         written["finish"] = turn.finish
-    for name, defaults in _PARTS:
-        if (part := getattr(turn, name)) is not None:
+    for name, kind, defaults in _PARTS:
+        part = getattr(turn, name)
+        if type(part) is kind:
             written[name] = {
                 field: value
                 for field, default in defaults
                 if (value := getattr(part, field)) != default
             }
+        elif part is not None:  # written if it can be: an environment may note anything
+            written[name] = _adapter(type(part)).dump_python(part, exclude_defaults=True)
     if turn.policy:
         written["policy"] = turn.policy
     if turn.synthetic:
@@ -207,7 +210,10 @@ def _defaults(kind: type) -> list[tuple[str, Any]]:
     ]
 
 
-_PARTS = [(n, _defaults(k)) for n, k in (("usage", Usage), ("sampling", Sampling), ("wire", Wire))]
+_PARTS = [
+    (name, kind, _defaults(kind))
+    for name, kind in (("usage", Usage), ("sampling", Sampling), ("wire", Wire))
+]
 
 
 def _call_fields(call: CallResult) -> dict[str, Any]:
