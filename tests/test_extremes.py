@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.clock import Forward
 from tests.worlds import Counter, call
 from trajgym.envs import Budgets, Env, EnvSpec, Image, Session, ToolResult, register, tool
 from trajgym.envs._execute import bound_text, content_parts
@@ -75,6 +76,7 @@ class SlowVerdict(Env):
     started: ClassVar[int] = 0
     ended: ClassVar[list[str]] = []
     closed: ClassVar[int] = 0
+    forward: ClassVar[Forward]
 
     async def reset(self, task: Task, seed: int | None) -> str:
         return "go"
@@ -82,6 +84,7 @@ class SlowVerdict(Env):
     async def verify(self) -> float:
         SlowVerdict.started += 1
         try:
+            SlowVerdict.forward(600)
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             SlowVerdict.ended.append("cancelled")
@@ -92,14 +95,15 @@ class SlowVerdict(Env):
         SlowVerdict.closed += 1
 
 
-async def test_a_deadline_inside_verify(tmp_path: Path) -> None:
+async def test_a_deadline_inside_verify(tmp_path: Path, forward: Forward) -> None:
     """The session's deadline ends a verification: no score, one end, and the place is free."""
     SlowVerdict.started, SlowVerdict.closed = 0, 0
+    SlowVerdict.forward = forward
     SlowVerdict.ended.clear()
     spec = EnvSpec(id="tests.test_extremes:SlowVerdict")
     tasks = [Task(id=f"t{i}", prompt="") for i in range(3)]
     policy = ScriptedPolicy.always("done")
-    report = await collect(spec, tasks, policy, tmp_path, concurrency=1, deadline=0.2)
+    report = await collect(spec, tasks, policy, tmp_path, concurrency=1, deadline=600)
     assert report.statuses == {"failed:deadline": 3}
     assert (SlowVerdict.started, SlowVerdict.closed) == (3, 3)
     assert SlowVerdict.ended == ["cancelled"] * 3

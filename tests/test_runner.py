@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.clock import Forward
 from tests.worlds import call
 from trajgym.envs import Budgets, EnvSpec, Reply
 from trajgym.rollout import (
@@ -205,11 +206,11 @@ async def test_stop_begins_nothing_new(tmp_path: Path) -> None:
         assert 1 <= len(list(run.summaries())) < 10
 
 
-async def test_pause_holds_policy_calls_and_clocks(tmp_path: Path) -> None:
+async def test_pause_holds_policy_calls_and_clocks(tmp_path: Path, forward: Forward) -> None:
     """While paused, no policy call begins, and the pause counts towards no deadline."""
     policy = Adder()
     async with Store(tmp_path) as store:
-        budgets = Budgets(seconds_per_turn=0.2)
+        budgets = Budgets(seconds_per_turn=100)
         runner = Runner(SPEC, tasks(2), policy, store=store, budgets=budgets)
         policy.before_reply.clear()
         async with runner:
@@ -217,7 +218,7 @@ async def test_pause_holds_policy_calls_and_clocks(tmp_path: Path) -> None:
             while policy.busy < 2:
                 await asyncio.sleep(0)
             runner.pause()
-            await asyncio.sleep(0.3)
+            forward(1000)
             policy.before_reply.set()
             await asyncio.sleep(0.1)
             asked = len(policy.asked)
@@ -234,7 +235,7 @@ async def test_slow_consumer_holds_the_workers_back(tmp_path: Path) -> None:
     async with Store(tmp_path) as store:
         async with Runner(SPEC, tasks(200), policy, store=store, concurrency=2) as runner:
             await anext(runner)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while not runner._ready.full():
                     await asyncio.sleep(0.01)
             await asyncio.sleep(0.1)

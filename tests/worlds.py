@@ -23,8 +23,8 @@ PNG = bytes.fromhex(
 class Counter(Env):
     """Counts; every way in which a tool can behave has a tool here."""
 
-    budgets: ClassVar[Budgets] = Budgets(turns=20, seconds=30, seconds_per_turn=5)
-    verify_seconds: ClassVar[float] = 5
+    budgets: ClassVar[Budgets] = Budgets(turns=20, seconds=600, seconds_per_turn=300)
+    verify_seconds: ClassVar[float] = 300
     closed: ClassVar[list[str]] = []
     gate: ClassVar[threading.Event] = threading.Event()
     waiting: ClassVar[threading.Semaphore] = threading.Semaphore(0)
