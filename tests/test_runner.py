@@ -278,13 +278,19 @@ async def test_settings_out_of_range(tmp_path: Path, bad: dict[str, int]) -> Non
 
 
 COLLECT = """
-import asyncio, sys
+import asyncio, signal, sys
 from tests.test_runner import SPEC, Adder, tasks
 from trajgym.rollout import collect
 
+most, seen = int(sys.argv[2]), 0
+
 def note(event):
+    global seen
     if event.kind == "turn":
         print(event.session, flush=True)
+        seen += 1
+        if seen == most:
+            signal.pause()  # the signal was sent, or is on its way
 
 settings = {"samples": 3, "concurrency": 6, "on_progress": note}
 asyncio.run(collect(SPEC, tasks(40), Adder(), sys.argv[1], **settings))
@@ -298,8 +304,10 @@ def test_collection_survives_sigkill_at_random_moments(tmp_path: Path) -> None:
     acknowledged: Counter[str] = Counter()
     killed = 0
     while True:
+        wanted = chance.randint(1, 12) if killed < 20 else 0
+        most = wanted and wanted + 3  # a slow test must not let the collection end
         worker = subprocess.Popen(
-            [sys.executable, "-c", COLLECT, str(tmp_path)],
+            [sys.executable, "-c", COLLECT, str(tmp_path), str(most)],
             stdout=subprocess.PIPE,
             text=True,
             cwd=Path(__file__).parent.parent,
@@ -307,7 +315,6 @@ def test_collection_survives_sigkill_at_random_moments(tmp_path: Path) -> None:
         assert worker.stdout is not None
         lines: list[str] = []
         if killed < 20:
-            wanted = chance.randint(1, 12)
             while len(lines) < wanted and (line := worker.stdout.readline()):
                 lines.append(line)
             os.kill(worker.pid, signal.SIGKILL)
