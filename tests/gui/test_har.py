@@ -35,6 +35,8 @@ from trajgym.trajectory import InvalidInput, Message, Task, text_of
 
 loop = pytest.mark.asyncio(loop_scope="module")
 SITE = "http://shop.example"
+PATIENT = {"settle_seconds": 30.0}
+"""A site of this machine answers at some time, however busy the machine is."""
 
 
 # What a recording answers ------------------------------------------------------------------------
@@ -382,7 +384,7 @@ async def test_a_site_is_replayed_after_it_is_gone(engine: None, tmp_path: Path)
     hars = tmp_path / "hars"
     with running(Shop) as port:
         live = Task(id="buy/1", data={**data, "allow": [f"shop.example:80=127.0.0.1:{port}"]})
-        env = EnvSpec(id="browser", config={"picture": "none", "record_har": str(hars)})
+        env = EnvSpec(id="browser", config={"picture": "none", "record_har": str(hars), **PATIENT})
         async with Session(env, live) as session:
             recorded = await shop_along(session)
     assert "Hello ann" in recorded[-1]

@@ -51,13 +51,11 @@ class _Waiting:
     key: str
     since: float
     patience: float
-    body: float
-    """Seconds for the body, once the headers are there."""
     answered: float | None = None
 
     def until(self) -> float:
         if self.answered is not None:
-            return min(self.answered + self.body, self.since + self.patience)
+            return min(self.answered + _BODY, self.since + self.patience)
         return self.since + self.patience
 
 
@@ -209,12 +207,10 @@ class Loads:
         repeated = len(times) == _REPEATED and now - times[0] < _WINDOW
         times.append(now)
         if repeated or key in self._unanswered:
-            waiting = _Waiting(key, now, _BACKGROUND, _BODY)
-        elif self._certain(request.url):
-            waiting = _Waiting(key, now, self._load_seconds, self._seconds)
+            patience = _BACKGROUND
         else:
-            waiting = _Waiting(key, now, self._seconds, _BODY)
-        self._requests[request] = waiting
+            patience = self._load_seconds if self._certain(request.url) else self._seconds
+        self._requests[request] = _Waiting(key, now, patience)
 
     def _answers(self, request: Request) -> None:
         found = self._requests.get(request)
