@@ -25,7 +25,7 @@ MARK = "trajgym-test"
 class Box(Env):
     """A shell in a sandbox; solved when the agent has written three lines."""
 
-    budgets: ClassVar[Budgets] = Budgets(turns=8, seconds=60)
+    budgets: ClassVar[Budgets] = Budgets(turns=8, seconds=600)
 
     def __init__(self, sandbox: str) -> None:
         self.kind = sandbox

@@ -16,12 +16,14 @@ from trajgym.trajectory import SessionTree
 __all__ = ["archives", "checkout", "forward", "installed"]  # fixtures
 
 try:
-    from hypothesis import settings
+    from hypothesis import HealthCheck, settings
 except ModuleNotFoundError:  # the environment of the agents' tests has no hypothesis
     pass
 else:
-    # The time that an example takes depends more on the machine's load than on the code.
-    settings.register_profile("trajgym", deadline=None)
+    # The time that an example takes, or its generation, depends more on the machine's load than on
+    # the code.
+    slow = [HealthCheck.too_slow]
+    settings.register_profile("trajgym", deadline=None, suppress_health_check=slow)
     settings.load_profile("trajgym")
 
 # A suite in the background of a script inherits ignored signals, and so would the commands that the

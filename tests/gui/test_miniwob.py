@@ -44,8 +44,14 @@ async def by_ids(browser: Browser, action: Action, seen: Seen) -> BrowserLook:
     return await browser.act([action])
 
 
+MOVING = "() => Boolean(window.jQuery && jQuery(':animated').length)"
+
+
 async def by_coordinates(browser: Browser, action: Action, seen: Seen) -> BrowserLook:
     """Execute an action of the solver with mouse and keyboard; no action names an element."""
+    async with asyncio.timeout(60):
+        while await browser.evaluate(MOVING):  # a place is no longer right when it is clicked
+            pass
     look = await browser.look(boxes=True)
     named = places_needed(action)
     for _ in range(10):
