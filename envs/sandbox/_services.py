@@ -30,6 +30,8 @@ _tg_wait
 """
 BEGIN_SECONDS = 30.0
 FLUSH_SECONDS = 0.1
+LATE_SECONDS = 3.0
+"""How long the output of a service that has ended is waited for, if there is none."""
 TAIL = 500
 
 
@@ -51,13 +53,23 @@ async def start_service(sandbox: CommandSandbox, service: Service) -> Shell:
             wait = WAIT.format(ready=quote(service.ready))
             done = await shell.run(wait, timeout=service.seconds)
             if not done.ok:
-                await asyncio.sleep(FLUSH_SECONDS)  # its last output may still be on the way
-                output = begun.stdout + begun.stderr + shell.late_output
+                output = await _output(shell, begun, wait=not done.timed_out)
                 raise SandboxStartFailed(_failure(service, done, output))
     except BaseException:
         await finish_despite_cancel(shell.close())
         raise
     return shell
+
+
+async def _output(shell: Shell, begun: CommandResult, *, wait: bool) -> bytes:
+    """Return what a service printed; its last output may still be on the way."""
+    end = asyncio.get_running_loop().time() + (LATE_SECONDS if wait else 0.0)
+    output = b""
+    while True:
+        await asyncio.sleep(FLUSH_SECONDS)
+        before, output = output, begun.stdout + begun.stderr + shell.late_output
+        if (output and output == before) or asyncio.get_running_loop().time() >= end:
+            return output
 
 
 def _failure(service: Service, done: CommandResult, said: bytes) -> str:

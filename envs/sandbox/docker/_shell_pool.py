@@ -32,7 +32,8 @@ IDLE = 4
 """Number of idle shells that are kept; more are opened while more commands run concurrently."""
 RETIRED = 16
 """Shells that are kept for the late output of background processes."""
-FLUSH_SECONDS = 0.25
+FLUSH_SECONDS = 1.0
+"""How long the output of a shell that has exited is waited for, if its streams stay open."""
 POLL_SECONDS = 2.0
 
 

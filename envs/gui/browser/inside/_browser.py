@@ -36,6 +36,8 @@ MAX_DOWNLOADS = 50
 POLL = 0.005
 MAX_EVENTS = 40
 MAX_EVENT_CHARS = 500
+_REACT_SECONDS = 5.0
+"""How long a page whose script was stopped may take to react."""
 CONSOLE = {"console", "error"}
 
 
@@ -382,8 +384,8 @@ class Browser:
 
     async def _interrupt(self, tab: Tab, task: asyncio.Future[Any]) -> None:
         with contextlib.suppress(Exception):
-            await asyncio.wait_for(tab.session.send("Runtime.terminateExecution"), 2)
-        await asyncio.wait({task}, timeout=2)
+            await asyncio.wait_for(tab.session.send("Runtime.terminateExecution"), _REACT_SECONDS)
+        await asyncio.wait({task}, timeout=_REACT_SECONDS)
         if task.done():
             _seen(task)
             self.note("hang", "the page did not react; its script was stopped")

@@ -28,7 +28,7 @@ __all__ = ["Driver"]
 
 _SITES: dict[str, type[Site]] = {"shop": Shop, "mail": Mail, "wizard": Wizard}
 _MINIWOB = "miniwob"
-STATE_SECONDS = 5.0
+STATE_SECONDS = 15.0
 _REHEARSAL = "rehearsal.test"
 _REHEARSED = "<title>Rehearsal</title><h1>Page</h1><a href=/>link</a><button>One</button>"
 _REHEARSED_LOOK = {
@@ -37,7 +37,7 @@ _REHEARSED_LOOK = {
     "boxes": True,
     "html": 0,
 }
-READY_SECONDS = 10.0
+READY_SECONDS = 30.0
 """Seconds for a MiniWoB++ page to become ready."""
 
 
