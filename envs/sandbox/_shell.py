@@ -233,7 +233,10 @@ class Shell(AsyncClosing):
 
     async def _stop(self, port: ShellPort, request: Request, mark: str) -> str:
         """Kill what a command started; return a description of what the shell lost."""
-        stops = (partial(port.stop, mark), port.stop_children)
+        stops: list[Callable[[], Awaitable[None]]] = [
+            partial(port.stop, mark),
+            port.stop_children,
+        ]
         for stop, seconds in zip(stops, RESYNC_SECONDS, strict=True):
             await stop()
             with contextlib.suppress(TimeoutError):

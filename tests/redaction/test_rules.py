@@ -235,9 +235,12 @@ def test_time_grows_with_the_text_only(unit: str) -> None:
     import time
 
     def seconds(n: int) -> float:
-        begun = time.process_time()
-        Redactor().text(unit * n)
-        return time.process_time() - begun
+        took = []
+        for _ in range(3):  # other programs slow some down
+            begun = time.process_time()
+            Redactor().text(unit * n)
+            took.append(time.process_time() - begun)
+        return min(took)
 
     seconds(1000)
     assert seconds(80_000) < 40 * max(seconds(8_000), 0.02)
