@@ -107,6 +107,14 @@ async def test_every_consumer_gets_what_it_did_not_acknowledge(tmp_path: Path) -
     assert 'trajgym_feed_behind{consumer="trainer"} 0' in metrics
 
 
+async def test_a_feed_asks_before_it_is_idle(tmp_path: Path) -> None:
+    """What is there is received, also if the idle time is over before the first question."""
+    async with world(tmp_path, [{"text": "hi"}]) as w:
+        await group(w, "a", 1.0)
+        async with Feed(w.url, idle_seconds=1e-9) as feed:
+            assert [sealed.group.id async for sealed in feed] == ["a"]
+
+
 async def test_groups_done_out_of_order_are_acknowledged_in_order(tmp_path: Path) -> None:
     """With several groups in work, only what has nothing open before it is acknowledged."""
     async with world(tmp_path, [{"text": "hi"}]) as w:
