@@ -29,6 +29,17 @@ from trajgym.envs import EnvSpec
 from trajgym.rollout import ScriptedPolicy, collect
 from trajgym.trajectory import Task
 
+class Answering(ScriptedPolicy):
+    # Stops after some calls, until the process is ended; never if they are -1.
+
+    left = int(sys.argv[4])
+
+    async def sample(self, request):
+        if self.left == 0:
+            await asyncio.Event().wait()
+        self.left -= 1
+        return await super().sample(request)
+
 def answer(request):
     said = sum(m["role"] == "assistant" for m in request.messages)
     return Box.script(request.task, request.sample)[said]
@@ -40,7 +51,7 @@ def note(event):
 end_like_ctrl_c()
 spec = EnvSpec(id="test/box", config={"sandbox": sys.argv[2]})
 tasks = [Task(id=f"t{i}") for i in range(int(sys.argv[3]))]
-policy = ScriptedPolicy(answer)
+policy = Answering(answer)
 asyncio.run(collect(spec, tasks, policy, sys.argv[1], samples=2, concurrency=4, on_progress=note))
 print("complete", flush=True)
 """
@@ -83,10 +94,14 @@ async def kill_and_resume(
     chance = random.Random(f"{kind} {number}")
     acknowledged: Counter[str] = Counter()
     tally = Tally()
-    command = [sys.executable, "-c", COLLECT, str(out), kind, str(tasks)]
-    in_background = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *command]
     lines: list[str] = []
     while "complete\n" not in lines:
+        killed = tally.kills < kills
+        wanted = chance.randint(1, 5) if killed else 1
+        # A slow test must not let the collection end: a few turns more, and no other.
+        most = wanted + 2 if killed else -1
+        command = [sys.executable, "-c", COLLECT, str(out), kind, str(tasks), str(most)]
+        in_background = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *command]
         begun = time.monotonic()
         worker = subprocess.Popen(
             in_background if tally.kills % 2 else command,
@@ -98,9 +113,8 @@ async def kill_and_resume(
         assert worker.stdout is not None
         lines = [worker.stdout.readline()]
         tally.seconds.append(time.monotonic() - begun)
-        killed = tally.kills < kills
         if killed:
-            lines += [worker.stdout.readline() for _ in range(chance.randint(0, 4))]
+            lines += [worker.stdout.readline() for _ in range(wanted - 1)]
             worker.send_signal(number)
             tally.kills += 1
         rest, said = worker.communicate(timeout=600 if killed else None)
