@@ -455,6 +455,8 @@ class Process:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self.process.wait()
+        # A process that outlives the group would keep its pipe, and with it the loop's reader.
+        self.process._transport.close()  # type: ignore[attr-defined]
 
 
 class Bench:
@@ -463,18 +465,20 @@ class Bench:
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
         self.end = time.monotonic() + given.seconds
-        self.gpus = given.gpus.split(",")
+        self.gpus = ["" if given.gpus == "cpu" else gpu for gpu in given.gpus.split(",")]
         self.logs = given.out.with_suffix("")
         self.logs.mkdir(parents=True, exist_ok=True)
         self.processes: list[Process] = []
         self.rates: dict[tuple[str, ...], float] = {}
         self.first = 0
+        self.failed = False
 
     def left(self) -> float:
         return self.end - time.monotonic()
 
     def write(self, **fields: Any) -> None:
         when = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self.failed |= "error" in fields
         line = json.dumps({"when": when, **fields})
         print(line[:1500], flush=True)
         with self.given.out.open("a") as file:
@@ -503,7 +507,7 @@ class Bench:
             "kv_cache_memory_bytes": int(self.given.cache_gib * 2**30),
             "logprobs_mode": "processed_logprobs",
         }
-        if self.given.gpus:
+        if self.gpus[0]:
             made["gpu_memory_utilization"] = 0.25
         if self.given.enforce_eager:
             made["enforce_eager"] = True
@@ -530,10 +534,8 @@ class Bench:
         await process.hear()
         return [process]
 
-    async def server(self, servers: int) -> str:
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            port = found.getsockname()[1]
+    async def server(self, servers: int, port: int) -> bool:
+        """Start a server, and return when it answers."""
         command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve"]
         command += [str(self.given.model), "--served-model-name", "policy", "--host", "127.0.0.1"]
         command += ["--port", str(port), "--api-server-count", str(servers)]
@@ -546,7 +548,6 @@ class Bench:
                 command += [option, value if isinstance(value, str) else json.dumps(value)]
         name = f"{servers}-api-server"
         process = await self.spawn(name, command, self.gpus[-1], piped=False)
-        url = f"http://127.0.0.1:{port}"
         while process.process.returncode is None:
             with contextlib.suppress(OSError):
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -554,18 +555,19 @@ class Bench:
                 status = await reader.readline()
                 writer.close()
                 if b" 200 " in status:
-                    return url
+                    return True
             await asyncio.sleep(0.5)
         raise Broken(f"{name} ended with {process.process.returncode}: {process.tail()}")
 
-    async def clients(self, name: str, url: str, many: int) -> list[Process]:
+    async def clients(self, name: str, port: int, many: int) -> list[Process]:
+        """Start the clients of a server, which may not have started."""
+        url = f"http://127.0.0.1:{port}"
         made = [
             await self.child(f"{name}-client-{many}-{i}", "remote", "", "--url", url)
             for i in range(many)
         ]
         for process in made:
-            async with asyncio.timeout(60):
-                await process.hear()
+            await process.hear()
         return made
 
     async def one(
@@ -635,22 +637,24 @@ class Bench:
         arguments = {name: value for name, value in vars(self.given).items() if name != "out"}
         arguments["model"] = self.given.model.name
         self.write(machine=await asyncio.to_thread(machine), arguments=arguments)
-        several = f"{self.given.servers}-api-server"
+        one, several = "1-api-server", f"{self.given.servers}-api-server"
+        ports = {one: free_port(), several: free_port()}
+        wanted = [(one, 1), (one, self.given.clients), (several, self.given.clients)]
+        groups = list(dict.fromkeys(wanted))
         try:
-            local, one, more = await asyncio.gather(
+            local, *served = await asyncio.gather(
                 self.started("in-process", self.local()),
-                self.started("1-api-server", self.server(1)),
-                self.started(several, self.server(self.given.servers)),
+                self.started(one, self.server(1, ports[one])),
+                self.started(several, self.server(self.given.servers, ports[several])),
+                *(
+                    self.started(f"{name}, {many} clients", self.clients(name, ports[name], many))
+                    for name, many in groups
+                ),
             )
+            up = {one: served[0], several: served[1]}
             await self.measure("in-process", local or [], ["raw", "engine", "session"])
-            for name, url, counts in (
-                ("1-api-server", one, (1, self.given.clients)),
-                (several, more, (self.given.clients,)),
-            ):
-                for many in counts if url else ():
-                    clients = await self.started(
-                        f"{name}, {many} clients", self.clients(name, url, many)
-                    )
+            for (name, _), clients in zip(groups, served[2:], strict=True):
+                if up[name]:
                     await self.measure(name, clients or [], ["raw", "session"])
             if local and self.given.checks and self.left() > 5:
                 try:
@@ -686,6 +690,13 @@ class Bench:
                 )
 
 
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
 def machine() -> dict[str, Any]:
     """Return what was measured on, without names."""
     import importlib.metadata as metadata
@@ -704,11 +715,11 @@ def machine() -> dict[str, Any]:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    made.add_argument("--model", type=Path, required=True, help="a folder in Hugging Face's format")
+    made.add_argument("--model", type=Path, required=True, help="a folder, or tiny")
     made.add_argument("--out", type=Path, default=Path("engines.jsonl"))
     made.add_argument("--seconds", type=float, default=240.0, help="for everything")
     made.add_argument("--start-seconds", type=float, default=180.0)
-    made.add_argument("--gpus", default="0,1", help="empty for a CPU")
+    made.add_argument("--gpus", default="0,1", help="or cpu")
     made.add_argument("--sessions", type=int, nargs="+", default=[64, 256], help="at once")
     made.add_argument("--tokens", type=int, nargs="+", default=[2, 32], help="of a response")
     made.add_argument("--total", type=int, default=192, help="sessions of a measurement, at least")
@@ -731,8 +742,16 @@ def main() -> None:
     if given.child:
         run_child(given)
         return
-    given.model, given.out = given.model.resolve(), given.out.resolve()
-    asyncio.run(Bench(given).run())
+    with tempfile.TemporaryDirectory() as folder:
+        if str(given.model) == "tiny":
+            sys.path.insert(0, str(HERE.parent.parent))
+            from tests.vllm.tiny import make
+
+            given.model = Path(make(Path(folder)).path)
+        given.model, given.out = given.model.resolve(), given.out.resolve()
+        bench = Bench(given)
+        asyncio.run(bench.run())
+    raise SystemExit(bench.failed)
 
 
 if __name__ == "__main__":

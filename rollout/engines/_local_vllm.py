@@ -167,6 +167,11 @@ class LocalVLLMEngine(TokenEngine):
         engine._given = llm
         return engine
 
+    @property
+    def llm(self) -> Any:
+        """The ``AsyncLLM``, None before the start."""
+        return self._llm
+
     async def start(self) -> None:
         """Load the model and start vLLM's processes; takes a minute or more.
 
