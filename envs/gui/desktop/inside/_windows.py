@@ -19,6 +19,8 @@ __all__ = ["Windows"]
 
 _CLIPBOARD_SECONDS = 3.0
 _FOLLOW_SECONDS = 2.0
+_ACTIVE_SECONDS = 10.0
+"""A window that is not active yet does not get what is typed."""
 
 
 class Windows:
@@ -102,7 +104,7 @@ class Windows:
         _wait(lambda: window not in self._screen.clients())
 
     def _until_active(self, window: int) -> None:
-        _wait(lambda: (self._describe(window) or {}).get("active", True))
+        _wait(lambda: (self._describe(window) or {}).get("active", True), _ACTIVE_SECONDS)
 
     def _ask(self, window: int, message: str) -> None:
         from Xlib import X
@@ -164,9 +166,9 @@ class Windows:
         }
 
 
-def _wait(check: Callable[[], bool]) -> None:
+def _wait(check: Callable[[], bool], seconds: float = _FOLLOW_SECONDS) -> None:
     """Wait for the window manager; if it does not react, the screen shows that."""
-    end = time.monotonic() + _FOLLOW_SECONDS
+    end = time.monotonic() + seconds
     while not check() and time.monotonic() < end:
         time.sleep(0.005)
 
