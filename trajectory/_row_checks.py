@@ -52,7 +52,7 @@ def validate_row(row: TrainingRow) -> None:
 
 
 def _any(flags: npt.NDArray[np.bool_]) -> bool:
-    return np.count_nonzero(flags) > 0  # in a third of the time of any(), for short arrays
+    return bool(np.count_nonzero(flags))  # in a third of the time of any(), for short arrays
 
 
 def _check_shapes(row: TrainingRow) -> None:
