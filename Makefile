@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # A CPU build of PyTorch is enough for every test; set TORCH= to take what the extra asks for.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test test-local test-trl test-verl test-areal test-ray test-gradient test-slow test-mini test-agents test-interchange lint format docs bench bench-smoke release clean
+.PHONY: demo test test-local test-trl test-verl test-areal test-ray test-vllm test-gradient test-slow test-mini test-agents test-interchange lint format docs bench bench-smoke release clean
 
 demo: $(VENV)/.demo  ## Real SWE tasks from collection to export, without a model key.
 	@if docker version >/dev/null 2>&1; then scripts/base-image.sh; fi || true
@@ -40,6 +40,9 @@ test-areal:  ## AReaL's own executor, proxy and actor, on this CPU.
 
 test-ray: system  ## The fleet on real Ray clusters of this machine, whose nodes and actors are killed.
 	PYTHON='$(PYTHON)' scripts/test-ray.sh
+
+test-vllm:  ## The engine over vLLM in the same process, with the real vLLM on a CPU.
+	PYTHON='$(PYTHON)' scripts/test-vllm.sh
 
 test-gradient:  ## One gradient: TRL's, verl's and AReaL's losses on the same sessions.
 	PYTHON=$(PYTHON) TORCH='$(TORCH)' scripts/test-gradient.sh

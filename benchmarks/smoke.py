@@ -25,6 +25,10 @@ SIZES = {
     "bounding": "--sizes 1000000 --rounds 2",
     "dataset": "--sessions 80 --turns 3",
     "desktop": "--repeats 2",
+    "engines": (
+        "--model tiny --gpus cpu --dtype float32 --enforce-eager --cache-gib 0.25 --sessions 2 "
+        "--tokens 2 --total 2 --servers 2 --clients 1 --seconds 160 --check-tokens 100"
+    ),
     "export": "--sessions 20 --to sft,rows",
     "fleet": "--sessions 60 --processes 2 --rounds 1",
     "gui": "--rounds 1 --count 2",
@@ -61,9 +65,11 @@ MODULES = {
     "search": "bm25s",
     "search_quality": "Stemmer",
     "dataset": "pyarrow",
+    "engines": "vllm",
     "export": "pyarrow",
 }
-"""Modules that a benchmark requires; Stemmer is in PyStemmer, the others are in ``dev``."""
+"""Modules that a benchmark requires; Stemmer is in PyStemmer, vllm in an
+extra of its own, the others in ``dev``."""
 
 
 def lacking(name: str) -> str:

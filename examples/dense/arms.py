@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trajgym.envs import EnvSpec
+from trajgym.envs import Budgets, EnvSpec
+from trajgym.envs.swe.small import SmallSweEnv
 from trajgym.rewards import (
     GRPO,
     MSGRPO,
@@ -27,6 +29,12 @@ if TYPE_CHECKING:
 SPEC = EnvSpec(id="trajgym.envs.swe.small:SmallSweEnv", config={"sandbox": "embedded"})
 MAX_TOKENS = 120
 """Maximum number of response tokens of a turn."""
+
+
+def budgets(bugs: int) -> Budgets:
+    """Return the limits of a session: a check, three turns for each bug, and one to submit."""
+    own = SmallSweEnv.budgets
+    return replace(own, turns=max(own.turns or 0, 2 + 3 * bugs))
 
 
 PROGRESS = SignalProgress()

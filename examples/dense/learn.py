@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from arms import ARMS, MAX_TOKENS, SPEC
+from arms import ARMS, MAX_TOKENS, SPEC, budgets
 from common import Batches, Log, credited, seen
 from slots import SlotEngine
 
@@ -114,7 +114,7 @@ async def evaluate(policy: TokenPolicy, n: int, bugs: int, concurrency: int) -> 
     """Return the success on held-out packages at temperature 1."""
     tasks = small_tasks(n, bugs=bugs, seed=_EVAL_SEED, held_out=True)
     with tempfile.TemporaryDirectory() as folder:
-        await collect(SPEC, tasks, policy, folder, concurrency=concurrency)
+        await collect(SPEC, tasks, policy, folder, concurrency=concurrency, budgets=budgets(bugs))
         with Run(folder) as run:
             of_task = {s.record.task: s.attempts[0] for s in run.summaries()}
             ended = list(of_task.values())
@@ -194,6 +194,7 @@ async def _updates(
             samples=arm.samples,
             concurrency=given.concurrency,
             seed=given.seed,
+            budgets=budgets(given.bugs),
             **arm.settings,
         ) as runner,
     ):

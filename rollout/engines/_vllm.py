@@ -6,18 +6,19 @@ import asyncio
 import json
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from trajgym.rollout._context import ContextFull, context_full
 from trajgym.rollout._ids import as_list
 from trajgym.rollout._policy import PolicyGarbage, PolicyRejected, PolicyUnavailable
 from trajgym.rollout._retry import Limiter, Retry, Transient, of_status, shared_limiter
 from trajgym.rollout.engines._base import Generation, TokenEngine
-from trajgym.trajectory import InvalidInput, Segment
+from trajgym.rollout.engines._pieces import Piece, Pieces, ended
+from trajgym.trajectory import InvalidInput
 from trajgym.trajectory._internal import MissingExtra
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection, Sequence
 
     from trajgym.trajectory import IntArray, Sampling
 
@@ -28,12 +29,6 @@ VersionSource: TypeAlias = Callable[[], "int | tuple[int, int]"]
 
 _LINE_BYTES = 1 << 24
 """Maximum length of a line of a stream; the first line repeats the prompt's ids."""
-_FINISH: Mapping[str | None, Literal["stop", "length", "abort"]] = {
-    "length": "length",
-    "abort": "abort",
-    "error": "abort",
-    None: "abort",
-}
 
 
 class _TryAgain(Exception):
@@ -42,37 +37,6 @@ class _TryAgain(Exception):
     def __init__(self, text: str, transient: Transient | None = None) -> None:
         super().__init__(text)
         self.transient = transient or Transient(text)
-
-
-class _Piece(NamedTuple):
-    """A part of a response, as received."""
-
-    ids: list[int]
-    logprobs: list[float]
-    finish: str | None
-
-
-class _Run:
-    """The ids that a call has sampled so far."""
-
-    __slots__ = ("ids", "logprobs", "segments")
-
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-        self.logprobs: list[float] = []
-        self.segments: list[Segment] = []
-
-    def add(self, piece: _Piece, low: int, high: int) -> None:
-        size = len(piece.ids)
-        if not size:
-            return
-        self.ids += piece.ids
-        self.logprobs += piece.logprobs
-        last = self.segments[-1] if self.segments else None
-        if last is not None and low == high == last.version_low == last.version_high:
-            self.segments[-1] = last._replace(length=last.length + size)
-        else:
-            self.segments.append(Segment(size, low, high))
 
 
 class VLLMEngine(TokenEngine):
@@ -161,7 +125,7 @@ class VLLMEngine(TokenEngine):
         max_tokens = min(max_tokens, await self._room(prompt, max_tokens))
         body = self._body(sampling, stop_ids)
         headers = {self._session_header: session} if session else {}
-        run, paused = _Run(), 0.0
+        run, paused = Pieces(), 0.0
         while True:
             body["prompt"] = prompt + run.ids
             body["max_tokens"] = max_tokens - len(run.ids)
@@ -247,7 +211,7 @@ class VLLMEngine(TokenEngine):
         }
 
     async def _persist(
-        self, body: dict[str, Any], headers: dict[str, str], run: _Run
+        self, body: dict[str, Any], headers: dict[str, str], run: Pieces
     ) -> tuple[Literal["stop", "length", "abort"], float]:
         """Request until ids were sampled; return why it ended and the seconds lost before."""
 
@@ -260,7 +224,7 @@ class VLLMEngine(TokenEngine):
             raise PolicyUnavailable(f"{self._base}: {error} (is the server up?)") from error
 
     async def _once(
-        self, body: dict[str, Any], headers: dict[str, str], run: _Run
+        self, body: dict[str, Any], headers: dict[str, str], run: Pieces
     ) -> Literal["stop", "length", "abort"]:
         before = len(run.ids)
         finish: str | None = None
@@ -278,14 +242,14 @@ class VLLMEngine(TokenEngine):
             raise _TryAgain(text, Transient(text, unreachable=refused)) from error
         except ValueError as error:
             raise PolicyGarbage(f"{self._base}: the answer is not JSON: {error}") from error
-        reason = _FINISH.get(finish, "stop")
+        reason = ended(finish)
         if reason == "abort" and len(run.ids) == before:
             raise _TryAgain("the server aborted the request before its first token")
         return reason
 
     async def _pieces(
-        self, body: dict[str, Any], headers: dict[str, str], run: _Run
-    ) -> AsyncIterator[_Piece]:
+        self, body: dict[str, Any], headers: dict[str, str], run: Pieces
+    ) -> AsyncIterator[Piece]:
         low, _ = self._range()
         url = f"{self._base}/v1/completions"
         async with self._opened().post(url, json=body, headers=headers) as response:
@@ -298,12 +262,12 @@ class VLLMEngine(TokenEngine):
                 low = following
                 yield piece
 
-    def _read(self, answer: Any, prompt: list[int]) -> _Piece:
+    def _read(self, answer: Any, prompt: list[int]) -> Piece:
         try:
             if "error" in answer:  # in the middle of a stream, where no status can say it
                 raise _TryAgain(f"the server reports {str(answer['error'])[:300]}")
             if not answer["choices"]:
-                return _Piece([], [], None)
+                return Piece([], [], None)
             choice = answer["choices"][0]
             ids = [int(i) for i in choice.get("token_ids") or ()]
             values = (choice.get("logprobs") or {}).get("token_logprobs") or []
@@ -323,7 +287,7 @@ class VLLMEngine(TokenEngine):
             raise PolicyGarbage(f"{self._base}: text without token ids: is it vLLM 0.22 or newer?")
         if shown is not None and shown != prompt:
             raise PolicyGarbage(f"{self._base}: the server sampled after a different prompt")
-        return _Piece(ids, logprobs, finish)
+        return Piece(ids, logprobs, finish)
 
     def _range(self) -> tuple[int, int]:
         found = 0 if self._versions is None else self._versions()

@@ -99,6 +99,15 @@ def test_engine_reports_the_models_own_logprobs() -> None:
     assert max(asyncio.run(run())) < 1e-3
 
 
+@pytest.mark.parametrize("bugs", [4, 5, 6])
+def test_a_session_can_check_look_and_edit_for_every_bug(bugs: int) -> None:
+    """The scripted agent, which checks after each edit, ends within the turns of a session."""
+    (task,) = small_tasks(1, bugs=bugs)
+    limits = arms.budgets(bugs)
+    assert len(small_agent(task, 0, mistakes=0.0)) <= limits.turns
+    assert (limits.turns, limits.seconds) == (max(16, 2 + 3 * bugs), 600.0)
+
+
 def test_engine_says_when_a_context_is_full() -> None:
     """A prompt that leaves no room gives an empty answer of finish length."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import tempfile
@@ -34,6 +35,8 @@ from trajgym.trajectory import InvalidInput, Message, Task, text_of
 
 loop = pytest.mark.asyncio(loop_scope="module")
 SITE = "http://shop.example"
+PATIENT = {"settle_seconds": 30.0}
+"""A site of this machine answers at some time, however busy the machine is."""
 
 
 # What a recording answers ------------------------------------------------------------------------
@@ -381,7 +384,7 @@ async def test_a_site_is_replayed_after_it_is_gone(engine: None, tmp_path: Path)
     hars = tmp_path / "hars"
     with running(Shop) as port:
         live = Task(id="buy/1", data={**data, "allow": [f"shop.example:80=127.0.0.1:{port}"]})
-        env = EnvSpec(id="browser", config={"picture": "none", "record_har": str(hars)})
+        env = EnvSpec(id="browser", config={"picture": "none", "record_har": str(hars), **PATIENT})
         async with Session(env, live) as session:
             recorded = await shop_along(session)
     assert "Hello ann" in recorded[-1]
@@ -477,6 +480,39 @@ new WebSocket('wss://news.example/live').onclose = e => console.log('closed ' + 
             assert look.unmatched == ("GET http://127.0.0.1:1/",)
             with pytest.raises(BadAction, match="not recorded"):
                 await browser.save_har(tmp_path / "none.har")
+
+
+@pytest.mark.docker
+@loop
+async def test_on_a_slow_machine_recorded_answers_are_waited_for(
+    engine: None, tmp_path: Path
+) -> None:
+    """A recording answers for certain: a processor with other work delays a step, no more."""
+    page = """<title>Chain</title><p id=a>waiting</p><script>
+let text = '';
+onload = () => {
+  for (let i = 0; i < 60; i++) fetch(`/${i}.png`);
+  fetch('/1').then(r => r.text()).then(t => { text += t; return fetch('/2'); })
+    .then(r => r.text()).then(t => { text += t; return fetch('/3'); })
+    .then(r => r.text()).then(t => { document.getElementById('a').textContent = text + t; });
+};
+</script>"""
+    archive(
+        tmp_path,
+        entry("GET", "/", page),
+        *(entry("GET", f"/{i}.png", "x" * 100_000) for i in range(60)),
+        *(entry("GET", f"/{i}", f"part {i}. ") for i in (1, 2, 3)),
+    )
+    async with DockerProvider() as provider:
+        async with (
+            await provider.start(browser_spec()) as box,
+            Browser(box, har=tmp_path / "site.har") as browser,
+        ):
+            await browser.look()
+            change = ["docker", "update", "--cpus", "0.1", box.container]
+            await (await asyncio.create_subprocess_exec(*change)).wait()
+            look = await browser.act([GoTo(f"{SITE}/")])
+            assert "part 1. part 2. part 3." in look.tree
 
 
 @pytest.mark.docker

@@ -203,6 +203,7 @@ class Browser(AsyncClosing):
         hosts: addresses of other host names: ``{"wiki.example": "10.0.0.5:8000"}``.
         action_seconds: limit for one action; a page that is busy longer is interrupted.
         load_seconds: limit for loading a page; the observation then shows what has loaded.
+        settle_seconds: time limit for the responses to what a loaded page requests.
         locale: locale of the pages, such as ``de-DE``.
         timezone: time zone of the pages, such as ``Europe/Berlin``.
         clock: the fixed time that pages read, in ISO form; timers still run. The machine's time if
@@ -232,6 +233,7 @@ class Browser(AsyncClosing):
         hosts: Mapping[str, str] | None = None,
         action_seconds: float = 10.0,
         load_seconds: float = 15.0,
+        settle_seconds: float = 1.0,
         locale: str = "en-US",
         timezone: str = "UTC",
         clock: str | None = None,
@@ -253,6 +255,7 @@ class Browser(AsyncClosing):
             "hosts": dict(hosts or {}),
             "action_seconds": action_seconds,
             "load_seconds": load_seconds,
+            "settle_seconds": settle_seconds,
             "locale": locale,
             "timezone": timezone,
             "clock": clock,

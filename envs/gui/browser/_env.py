@@ -75,6 +75,7 @@ class BrowserEnvBase(ScreenEnv):
         thousandths: for ``ui-tars``: points are in thousandths of the picture.
         action_seconds: time limit of one action.
         load_seconds: time limit for loading a page.
+        settle_seconds: time limit for the responses to what a loaded page requests.
         locale: locale of the pages, such as ``de-DE``.
         timezone: time zone of the pages, such as ``Europe/Berlin``.
         clock: the time that pages see, in ISO form; it stands still. The machine's time if None.
@@ -120,6 +121,7 @@ class BrowserEnvBase(ScreenEnv):
         thousandths: bool = False,
         action_seconds: float = 10.0,
         load_seconds: float = 15.0,
+        settle_seconds: float = 1.0,
         locale: str = "en-US",
         timezone: str = "UTC",
         clock: str | None = None,
@@ -155,6 +157,7 @@ class BrowserEnvBase(ScreenEnv):
             "dialogs": dialogs,
             "action_seconds": action_seconds,
             "load_seconds": load_seconds,
+            "settle_seconds": settle_seconds,
             "locale": locale,
             "timezone": timezone,
             "clock": _clock(clock),

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from ._archive import Archive, BadArchive
 from ._replay import Replay
@@ -216,7 +217,7 @@ class Browser:
             if self.settings.scale != 1:
                 # A scaled screenshot resets the emulation of every other session.
                 await session.send("Emulation.setDeviceMetricsOverride", self._metrics())
-            tab = Tab(page, session, self.settings, self.note)
+            tab = Tab(page, session, self.settings, self.note, self._certain)
             await tab.loads.identify(session)
         except Exception:  # noqa: BLE001 - boundary: closed by the page that opened it
             self._none_opens()
@@ -239,6 +240,10 @@ class Browser:
         self._none_opens()
         with contextlib.suppress(Exception):
             await page.close()
+
+    def _certain(self, url: str) -> bool:
+        """Whether the driver itself answers the requests for a URL."""
+        return self.replay is not None or self.served(urlsplit(url).hostname or "")
 
     def _metrics(self) -> dict[str, Any]:
         size = {"width": self.settings.width, "height": self.settings.height}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from playwright.async_api import CDPSession, Page, Request
 
@@ -71,17 +71,26 @@ class Loads:
         page: Playwright's page.
         session: its debugging session, with the domain ``Page`` enabled.
         seconds: limit for a request, or for a frame inside the page.
-        load_seconds: limit for a document of the main frame.
+        load_seconds: limit for a document of the main frame, and for an answer that is certain.
+        certain: whether the driver itself answers the requests for a URL: then nothing but a slow
+            machine delays the answer.
     """
 
     def __init__(
-        self, page: Page, session: CDPSession, *, seconds: float, load_seconds: float
+        self,
+        page: Page,
+        session: CDPSession,
+        *,
+        seconds: float,
+        load_seconds: float,
+        certain: Callable[[str], bool],
     ) -> None:
         self.visits = 0
         """Number of documents that the main frame has loaded."""
         self.main = ""
         """The id of the main frame."""
         self._seconds, self._load_seconds = seconds, load_seconds
+        self._certain = certain
         self._frames: dict[str, float] = {}
         self._scheduled: dict[str, float] = {}
         self._asked: dict[str, float] = {}
@@ -197,8 +206,10 @@ class Loads:
         times = self._times[key]
         repeated = len(times) == _REPEATED and now - times[0] < _WINDOW
         times.append(now)
-        short = repeated or key in self._unanswered
-        patience = _BACKGROUND if short else self._seconds
+        if repeated or key in self._unanswered:
+            patience = _BACKGROUND
+        else:
+            patience = self._load_seconds if self._certain(request.url) else self._seconds
         self._requests[request] = _Waiting(key, now, patience)
 
     def _answers(self, request: Request) -> None:
@@ -336,19 +347,28 @@ class Loads:
                 ends.append(min(end, start + waiting.patience))
         return max([0.0, *(end - now for end in ends)])
 
-    async def rest(self, interrupted: asyncio.Event) -> None:
+    async def rest(self, interrupted: asyncio.Event, turn: Callable[[], Awaitable[None]]) -> bool:
         """Return once nothing is loading, or the time of the remaining loads is up.
 
         Args:
             interrupted: set if a dialog opens, which blocks the page.
+            turn: waits until the page has done what is queued in it. On a slow machine, a load may
+                have ended within its time without having been reported yet.
+
+        Returns:
+            Whether anything was loading.
         """
-        begun = self._now()
+        begun, waited = self._now(), False
         while not interrupted.is_set() and (left := self.left(begun)) > 0:
+            waited = True
             self._changed.clear()
             waits = [asyncio.ensure_future(e.wait()) for e in (self._changed, interrupted)]
-            await asyncio.wait(waits, timeout=left, return_when="FIRST_COMPLETED")
+            done, _ = await asyncio.wait(waits, timeout=left, return_when="FIRST_COMPLETED")
             for one in waits:
                 one.cancel()
+            if not (done or self.travelling):
+                await turn()
+        return waited
 
     def crash(self) -> None:
         """Forget all loads: the page has crashed."""

@@ -36,6 +36,7 @@ class Tab:
         session: session of the debugging protocol.
         settings: time limits.
         note: called with the kind and text of an event for the next observation.
+        certain: see :class:`Loads`.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Tab:
         session: CDPSession,
         settings: Settings,
         note: Callable[[str, str], None],
+        certain: Callable[[str], bool],
     ) -> None:
         self.page = page
         self.session = session
@@ -51,7 +53,11 @@ class Tab:
         self.broken = asyncio.Event()
         """Set when the page has crashed."""
         self.loads = Loads(
-            page, session, seconds=settings.settle_seconds, load_seconds=settings.load_seconds
+            page,
+            session,
+            seconds=settings.settle_seconds,
+            load_seconds=settings.load_seconds,
+            certain=certain,
         )
         self.settled = -1
         self.dialog: Dialog | None = None
@@ -127,12 +133,13 @@ class Tab:
 
     async def settle(self) -> None:
         """Wait until the effects of an action have completed; see :class:`Loads`."""
+        last = False
         for _ in range(MOST_HOPS):
             visits = self.visits
             if not self.loads.travelling:
-                await self._evaluate(_TURN)
+                await self._turn()
             self.loads.end_input()
-            await self.loads.rest(self.appeared)
+            waited = await self.loads.rest(self.appeared, self._turn)
             if self.loads.endless or self.crashed:
                 break
             if self.loads.travelling and not self.appeared.is_set():
@@ -141,7 +148,13 @@ class Tab:
                     await self.session.send("Page.stopLoading")
                 self._note("navigation", "the page took too long to answer; loading was stopped")
                 self.loads.travelling = False
-            # What a new document does immediately is an effect of the action, too.
+            # What a new document does immediately is an effect of the action, too, and what a
+            # script does with an answer: once, as some pages never stop.
             if visits == self.visits:
-                break
+                if last or not waited:
+                    break
+                last = True
         self.settled = self.visits
+
+    async def _turn(self) -> None:
+        await self._evaluate(_TURN)
