@@ -3,17 +3,26 @@
 Each export runs in its own interpreter. The lower bound in the same run is reading the run without
 exporting anything.
 
-Usage: python benchmarks/bench_export.py [--sessions 10000]
+With ``--cost``, it measures the CPU time of ``--to rows`` a session instead, in one process, beside
+its lower bound: reading the sessions, and pyarrow writing the same tables, since both are needed
+for the same file. Figures are the least of the rounds, because other work on the machine only adds.
+
+Usage: python benchmarks/bench_export.py [--sessions 10000] [--cost] [--rounds 7] [--json OUT]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import platform
 import subprocess
 import sys
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +31,7 @@ from trajgym.trajectory import (
     Group,
     Member,
     Outcome,
+    Run,
     Sampling,
     Segment,
     SessionRecord,
@@ -102,13 +112,66 @@ def write_run(path: Path, sessions: int) -> None:
                 ack.wait()
 
 
+def cost(path: Path, out: Path, rounds: int) -> dict[str, float]:
+    """Return CPU milliseconds a session of exporting rows, and of the two parts of its bound."""
+    import pyarrow.parquet as pq
+
+    from trajgym.adapters import export
+    from trajgym.rewards import TurnTable, get_deriver
+
+    found: dict[str, list[float]] = {"rows": [], "read": [], "write": []}
+    now = time.process_time
+    with Run(path) as run:
+        values = get_deriver("grpo").derive(TurnTable.build(run.groups(), run.sessions()))
+        for _ in range(rounds):
+            begun = now()
+            report = export("rows", run.sessions(), run.groups(), out, values=values)
+            found["rows"].append(now() - begun)
+            begun = now()
+            sessions = sum(1 for _ in run.sessions())
+            found["read"].append(now() - begun)
+            with pq.ParquetFile(report.files[0]) as file:
+                tables = [file.read_row_group(i) for i in range(file.num_row_groups)]
+                schema = file.schema_arrow
+            again = out / "again.parquet"
+            begun = now()
+            with pq.ParquetWriter(again, schema) as writer:
+                for table in tables:
+                    writer.write_table(table)
+            found["write"].append(now() - begun)
+    return {name: min(seconds) / sessions * 1e3 for name, seconds in found.items()}
+
+
+def report_cost(sessions: int, rounds: int, file: Path | None) -> None:
+    """Measure and print the cost of rows; write it to a file, with the time and the machine."""
+    with tempfile.TemporaryDirectory() as directory:
+        write_run(Path(directory, "run"), sessions)
+        figures = cost(Path(directory, "run"), Path(directory, "out"), rounds)
+    bound = figures["read"] + figures["write"]
+    print(
+        f"CPU ms a session of {TURNS} turns: {figures}; {figures['rows'] / bound:.2f} x the bound"
+    )
+    if file is not None:
+        found: dict[str, Any] = {"when": datetime.now(UTC).isoformat(timespec="seconds")}
+        cpus = len(os.sched_getaffinity(0))
+        found["machine"] = {"cpus": cpus, "python": platform.python_version()}
+        found |= {"sessions": sessions, "turns": TURNS, "cpu_ms_per_session": figures}
+        file.write_text(json.dumps(found, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sessions", type=int, default=10_000)
     parser.add_argument(
         "--to", default="sft,rows,trl-grpo,verl,areal", help="exports, separated by commas"
     )
+    parser.add_argument("--cost", action="store_true", help="CPU time of rows, and its bound")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", type=Path, help="file for the figures of --cost")
     given = parser.parse_args()
+    if given.cost:
+        report_cost(given.sessions, given.rounds, given.json)
+        return
     largest = given.sessions
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["plain_message", "plain_number", "plain_text", "plain_values", "readable"]
 
 _T = TypeVar("_T")
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def plain_message(message: object, where: str, *, role: str | None = None) -> Message:
@@ -72,18 +73,33 @@ def readable(read: Callable[[], _T], where: str) -> _T:
 
 def plain_values(value: Any) -> Any:
     """Return JSON values without instances of subclasses; the same object if there are none."""
+    return value if _are_plain(value) else _converted(value)
+
+
+def _are_plain(value: Any) -> bool:
+    """Return whether values contain no instance of a subclass, as most do, and nothing but JSON."""
+    kind = type(value)
+    if kind is dict:
+        for key, one in value.items():
+            if type(key) is not str or not (type(one) is str or _are_plain(one)):
+                return False
+        return True
+    return all(map(_are_plain, value)) if kind is list else kind in _PLAIN
+
+
+def _converted(value: Any) -> Any:
     kind = type(value)
     if kind is str:
         return value
     if isinstance(value, str):
         return plain_text(value)
     if isinstance(value, dict):
-        pairs = [(key, one, plain_values(key), plain_values(one)) for key, one in dict.items(value)]
+        pairs = [(key, one, _converted(key), _converted(one)) for key, one in dict.items(value)]
         if kind is dict and all(k is key and v is one for key, one, k, v in pairs):
             return value
         return {key: one for _, _, key, one in pairs}
     if isinstance(value, list):
-        items = [(one, plain_values(one)) for one in list.__iter__(value)]
+        items = [(one, _converted(one)) for one in list.__iter__(value)]
         if kind is list and all(plain is one for one, plain in items):
             return value
         return [plain for _, plain in items]

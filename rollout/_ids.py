@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from trajgym.trajectory import IntArray
 
-__all__ = ["as_array", "as_list", "end_of_last"]
+__all__ = ["as_array", "as_list", "end_of_last", "holds_any"]
 
 _WINDOW = 4096
 
@@ -38,6 +38,11 @@ def as_array(ids: IntArray | Iterable[int]) -> IntArray:
     if made.ndim != 1:
         raise TypeError(f"ids must be one-dimensional, not of shape {made.shape}")
     return made
+
+
+def holds_any(ids: IntArray, wanted: Collection[int]) -> bool:
+    """Return whether any of the ids is one of ``wanted``, of which there are few."""
+    return any(np.count_nonzero(ids == one) for one in wanted)
 
 
 def end_of_last(ids: IntArray, part: Sequence[int]) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 import numpy as np
 
 from trajgym.envs import Reply, Sampled
-from trajgym.rollout._ids import as_array
+from trajgym.rollout._ids import as_array, holds_any
 from trajgym.rollout._policy import Policy, PolicyGarbage, PolicyUnavailable
 from trajgym.rollout.rendering._image_spans import ShownImage, refuse_placeholders
 from trajgym.trajectory import Sampling, Segment, Usage, blob_hashes
@@ -44,10 +44,11 @@ class _Prompt(NamedTuple):
 class _Response:
     """A response that is being sampled."""
 
-    __slots__ = ("_ids", "_logprobs", "finish", "ids", "paused", "segments")
+    __slots__ = ("_ids", "_logprobs", "finish", "paused", "segments", "size")
 
     def __init__(self) -> None:
-        self.ids: list[int] = []
+        self.size = 0
+        """Number of ids."""
         self._ids: list[IntArray] = []
         self._logprobs: list[FloatArray] = []
         self.segments: list[Segment] = []
@@ -68,14 +69,13 @@ class _Response:
                 f"the engine returned {n} ids, {len(generation.logprobs)} log-probs and segments "
                 f"over {covered}, of at most {most}: they must agree",
             )
-        array = as_array(generation.ids)
-        ids: list[int] = array.tolist()
-        if not stop_ids.isdisjoint(ids[:-1]):
+        ids = as_array(generation.ids)
+        if holds_any(ids[:-1], stop_ids):
             raise PolicyGarbage(
                 f"the engine sampled past a stop id (one of {sorted(stop_ids)[:8]}), so the turn "
                 "has tokens that follow its end: switch ignore_eos off",
             )
-        self._add(ids, array, np.array(generation.logprobs, dtype=np.float32))
+        self._add(ids, np.array(generation.logprobs, dtype=np.float32))
         for segment in generation.segments:
             self._append(segment)
         self.finish = generation.finish
@@ -83,22 +83,22 @@ class _Response:
 
     def inserted(self, ids: Sequence[int]) -> None:
         """Append ids that were not sampled."""
-        self._add(ids, as_array(ids), np.zeros(len(ids), dtype=np.float32))
+        self._add(as_array(ids), np.zeros(len(ids), dtype=np.float32))
         self._append(Segment(len(ids), _INSERTED, _INSERTED, sampled=False))
 
     @property
-    def id_array(self) -> IntArray:
+    def ids(self) -> IntArray:
         """int32 ``[N]``: the ids."""
-        return _joined(self._ids)
+        return _joined(self._ids) if self._ids else _NOTHING
 
     @property
-    def logprob_array(self) -> FloatArray:
+    def logprobs(self) -> FloatArray:
         """float32 ``[N]``: the log-probs."""
         return _joined(self._logprobs)
 
-    def _add(self, ids: Sequence[int], array: IntArray, logprobs: FloatArray) -> None:
-        self.ids.extend(ids)
-        self._ids.append(array)
+    def _add(self, ids: IntArray, logprobs: FloatArray) -> None:
+        self.size += ids.size
+        self._ids.append(ids)
         self._logprobs.append(logprobs)
 
     def _append(self, segment: Segment) -> None:
@@ -168,10 +168,10 @@ class TokenPolicy(Policy):
         most = _least(self._max_tokens, request.limits.completion_tokens)
         sampling = dataclasses.replace(self._sampling, max_tokens=most, seed=request.seed)
         response = await self._respond(prompt, request, sampling, most)
-        if not response.ids:
+        if not response.size:
             return self._empty(prompt, response, sampling)
-        refuse_placeholders(self.renderer.placeholder_ids, response.ids, self.name)
-        ids = response.id_array
+        ids = response.ids
+        refuse_placeholders(self.renderer.placeholder_ids, ids, self.name)
         parsed = self.renderer.parse(ids, prompt.ids, request.tools)
         return Reply(
             message=parsed.message,
@@ -216,8 +216,10 @@ class TokenPolicy(Policy):
         await self.engine.close()
 
     async def _prompt_of(self, request: PolicyRequest) -> _Prompt:
-        blobs = list(blob_hashes(request.messages))
-        if not blobs:
+        searched = request.messages
+        if request.prefix_ids is not None and not request.images:  # then the prefix shows none
+            searched = searched[request.prefix_messages :]
+        if not any(blob_hashes(searched)):
             return self._prompt(self.renderer, request)
         renderer = self.renderer.showing(request.images)
 
@@ -252,14 +254,14 @@ class TokenPolicy(Policy):
         if budget is not None:
             if budget > 0:
                 await self._generate(prompt, response, budget, request, sampling)
-            if response.finish != "length" or len(response.ids) >= most:
+            if response.finish != "length" or response.size >= most:
                 return response
             close = self._closing(prompt.ids, response.ids)
-            if len(response.ids) + len(close) >= most:
+            if response.size + len(close) >= most:
                 return response
             if close:
                 response.inserted(close)
-        await self._generate(prompt, response, most - len(response.ids), request, sampling)
+        await self._generate(prompt, response, most - response.size, request, sampling)
         return response
 
     def _reasoning_budget(self, limits: TurnLimits, prompt: IntArray, most: int) -> int | None:
@@ -272,10 +274,10 @@ class TokenPolicy(Policy):
             budget = max(budget, len(self.renderer.reasoning_open_ids))
         return min(budget, most)
 
-    def _closing(self, prompt: IntArray, response: list[int]) -> Sequence[int]:
+    def _closing(self, prompt: IntArray, response: IntArray) -> Sequence[int]:
         if self.renderer.reasoning_is_open(response, prompt):
             return self.renderer.reasoning_close_ids
-        if not response:  # no reasoning at all was allowed
+        if not response.size:  # no reasoning at all was allowed
             return (*self.renderer.reasoning_open_ids, *self.renderer.reasoning_close_ids)
         return ()
 
@@ -293,7 +295,7 @@ class TokenPolicy(Policy):
         try:
             async with asyncio.timeout(self._timeout):
                 generation: Generation = await generate(
-                    _followed(prompt.ids, response.ids),
+                    _followed(prompt.ids, response),
                     sampling=sampling,
                     max_tokens=most,
                     stop_ids=self.renderer.stop_ids,
@@ -315,15 +317,15 @@ def _joined(parts: list[npt.NDArray[_Number]]) -> npt.NDArray[_Number]:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _followed(prompt: IntArray, response: list[int]) -> IntArray:
-    return np.append(prompt, np.array(response, dtype=np.int32)) if response else prompt
+def _followed(prompt: IntArray, response: _Response) -> IntArray:
+    return np.append(prompt, response.ids) if response.size else prompt
 
 
 def _sampled(prompt: _Prompt, ids: IntArray, response: _Response, parsed: Parsed) -> Sampled:
     return Sampled(
         prompt_ids=prompt.ids,
         response_ids=ids,
-        logprobs=response.logprob_array,
+        logprobs=response.logprobs,
         segments=tuple(response.segments),
         spans=parsed.spans,
         images=tuple(image.ref for image in prompt.images),
@@ -333,6 +335,6 @@ def _sampled(prompt: _Prompt, ids: IntArray, response: _Response, parsed: Parsed
 def _usage(prompt: IntArray, response: _Response, parsed: Parsed) -> Usage:
     return Usage(
         prompt_tokens=len(prompt),
-        completion_tokens=len(response.ids),
+        completion_tokens=response.size,
         reasoning_tokens=sum(s.end - s.start for s in parsed.spans if s.kind == "reasoning"),
     )

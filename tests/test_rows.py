@@ -15,6 +15,7 @@ from tests.strategies import exact_trees
 from trajgym.trajectory import (
     ImageRef,
     InvalidRow,
+    RowSpan,
     Sampling,
     SessionTree,
     Stamp,
@@ -226,6 +227,8 @@ BAD = [
     (setting("loss_mask", np.zeros(12, bool)), r"loss_mask must be bool of shape \(13,\)"),
     (setting("input_ids", np.zeros(1, np.int32)), "needs a prompt token"),
     (setting("images", (ImageRef(12, 14, "ab", "p"),)), "spans"),
+    (setting("images", (ImageRef(2, 5, "ab", "p"),)), "are trained"),
+    (setting("spans", (RowSpan(0, 0, "answer", 12, 14),)), "does not lie in a trained turn"),
 ]
 
 

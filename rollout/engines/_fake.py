@@ -174,7 +174,8 @@ class FakeEngine(TokenEngine):
         self.running += 1
         try:
             faults: dict[str, Fault] = {f.kind: f for f in self._faults if f.call == call}
-            await self._suffer(faults, call)
+            if faults:
+                await self._suffer(faults, call)
             prompt = np.asarray(prompt_ids, dtype=np.int32)
             planned = self._plan(prompt, session, sampling.seed)
             abort = faults.get("abort")
@@ -279,7 +280,7 @@ class FakeEngine(TokenEngine):
                 "can't tell turns apart: use the default renderer",
             )
         size = len(opening)
-        starts = (np.flatnonzero(prompt == opening[0]) + size).tolist()
+        starts = [at + size for at in (prompt == opening[0]).nonzero()[0].tolist()]
         if size > 1:
             starts = [end for end in starts if prompt[end - size : end].tolist() == opening]
         return max(len(starts) - 1, 0), starts[-1] if starts else len(prompt)
@@ -303,10 +304,10 @@ class FakeEngine(TokenEngine):
 
     def _versions(self, size: int, call: int) -> list[int]:
         """Return the version of each of a call's tokens, making the updates within the call."""
+        if not self._updates:
+            return [self.version] * size
         updates = self._take_updates(call)
         versions = []
-        if not updates:
-            return [self.version] * size
         for at in range(size):
             self.version += sum(u.count for u in updates if u.after_tokens == at)
             versions.append(self.version)

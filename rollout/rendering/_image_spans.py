@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from trajgym.rollout._ids import as_list
+import numpy as np
+
+from trajgym.rollout._ids import as_list, holds_any
 from trajgym.rollout._policy import PolicyGarbage, PolicyRejected
 from trajgym.trajectory import ImageRef
 
@@ -76,7 +78,7 @@ def refuse_placeholders(
     Raises:
         PolicyGarbage: the response contains a placeholder.
     """
-    if not placeholder_ids.isdisjoint(response):
+    if holds_any(np.asarray(response), placeholder_ids):
         wrong = placeholder_ids.intersection(as_list(response))
         raise PolicyGarbage(
             f"{name}: the model sampled an image's placeholder (id {min(wrong)}), which can't be "

@@ -117,6 +117,7 @@ class TextRenderer(Renderer):
         )
         self._prompts = TextCache()
         self.opening_ids = tuple(self._encode_list(self._opening_text()))
+        self._unopened = self._unopened_ids()
         self._lead = self._find_lead()
         self._stops = self._find_stops(stop_tokens)
         self.stop_ids = frozenset(self._stops)
@@ -292,6 +293,9 @@ class TextRenderer(Renderer):
     def _opened(self, prompt_ids: IntArray | Sequence[int]) -> bool:
         if self._markers is None or not len(prompt_ids):
             return False
+        plain = self._unopened
+        if plain and as_list(prompt_ids[-len(plain) :]) == plain:
+            return False
         tail = self._codec.decode(as_list(prompt_ids[-_LOOK_BACK:]))
         return tail.rstrip().endswith(self._markers.open)
 
@@ -368,6 +372,15 @@ class TextRenderer(Renderer):
         text = text.rstrip()
         found = [stop for stop in self._stops.values() if text.endswith(stop)]
         return max(found, key=len, default=None)
+
+    def _unopened_ids(self) -> list[int]:
+        """Return the ids at the end of most prompts, if they show that no reasoning is open."""
+        ids = list(self.opening_ids)
+        text = self._codec.decode(ids).rstrip()
+        marker = "" if self._markers is None else self._markers.open
+        # A shorter text could be the end of a marker that other ids begin.
+        shows = len(text) >= len(marker) and not text.endswith(marker)
+        return ids if shows else []
 
     def _opening_text(self) -> str:
         before = [{"role": "user", "content": _PROBE}]

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trajgym.rollout import PolicyGarbage
-from trajgym.rollout._ids import as_array, as_list, end_of_last
+from trajgym.rollout._ids import as_array, as_list, end_of_last, holds_any
 from trajgym.rollout._token_policy import _Response
 from trajgym.rollout.engines import Generation
 from trajgym.rollout.rendering import ByteRenderer
@@ -68,6 +68,23 @@ def test_bytes_are_encoded_alike_as_list_and_array(text: str) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(TEXTS)
+def test_a_prompt_opens_reasoning_as_its_text_does(text: str) -> None:
+    """Its last ids show it sooner where they are those that open a turn."""
+    for end in ("", "<|assistant|>", "<|assistant|><think>", "<|assistant|><think>\n"):
+        ids = RENDERER._codec.encode(text + end)
+        shown = RENDERER.decode(ids[-48:]).rstrip().endswith("<think>")
+        assert RENDERER._opened(ids) == shown
+        assert RENDERER._opened(np.array(ids, dtype=np.int32)) == shown
+
+
+@given(st.lists(st.integers(0, 9)), st.frozensets(st.integers(0, 9), max_size=4))
+def test_few_ids_are_found_among_many(ids: list[int], wanted: frozenset[int]) -> None:
+    """In an array, as in a list."""
+    assert holds_any(np.array(ids, dtype=np.int32), wanted) == bool(wanted.intersection(ids))
+
+
+@settings(max_examples=200, deadline=None)
+@given(TEXTS)
 def test_open_reasoning_is_seen_by_the_start_of_a_response(text: str) -> None:
     """The head of a response decides only what the whole response would."""
     response = RENDERER._codec.encode(text)
@@ -100,8 +117,9 @@ def test_a_response_keeps_nothing_of_the_engine() -> None:
     ids[:], logprobs[:] = 0, 0.0
     response.inserted((7,))
     response.sampled(Generation([9], [-1.0], (Segment(1, 1, 1),), "stop"), 8, frozenset({9}))
-    assert response.ids == response.id_array.tolist() == [5, 6, 7, 9]
-    assert response.logprob_array.tolist() == [-0.5, -0.25, 0.0, -1.0]
+    assert response.size == 4
+    assert response.ids.tolist() == [5, 6, 7, 9]
+    assert response.logprobs.tolist() == [-0.5, -0.25, 0.0, -1.0]
     assert [segment.length for segment in response.segments] == [2, 1, 1]
     past = Generation(np.array([9, 5], np.int32), [-1.0, -1.0], (Segment(2, 1, 1),), "stop")  # type: ignore[arg-type]
     with pytest.raises(PolicyGarbage, match="past a stop id"):
