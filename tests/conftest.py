@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.clock import forward
 from tests.installing import archives, checkout, installed
 from trajgym.trajectory import SessionTree
 
-__all__ = ["archives", "checkout", "installed"]  # fixtures
+__all__ = ["archives", "checkout", "forward", "installed"]  # fixtures
 
 try:
     from hypothesis import settings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -20,7 +19,7 @@ from typer.testing import CliRunner
 from tests import worlds
 from trajgym.cli import app, main
 from trajgym.cli._terminal import print_table
-from trajgym.trajectory import InvalidInput, Run
+from trajgym.trajectory import InvalidInput, Run, StoreError
 
 ROOT = Path(__file__).parent.parent
 assert worlds.Counter
@@ -147,21 +146,31 @@ def test_errors_are_one_clear_line(
     assert "Traceback" not in said
 
 
+def scored(out: Path) -> int:
+    """Return how many sessions of a run have a score, if there is a run yet."""
+    try:
+        with Run(out) as run:
+            return len([s for s in run.summaries() if s.attempts[0].status.scored])
+    except StoreError:
+        return 0
+
+
 def test_ctrl_c_closes_cleanly_and_the_same_command_resumes(tmp_path: Path) -> None:
     """SIGINT records every running session as cancelled; running again completes the set."""
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text("".join(json.dumps({"id": f"t{i}"}) + "\n" for i in range(400)))
     command = [
-        *(sys.executable, "-m", "trajgym.cli", "collect", "--env", "tests.worlds:Counter"),
+        *(sys.executable, "-m", "trajgym.cli", "collect", "--env", "tests.worlds:Held"),
+        *("--set", f"file={tmp_path / 'go'}"),
         *("--tasks", str(tasks), "--out", str(tmp_path / "run"), "--samples", "2"),
     ]
     first = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    store = tmp_path / "run" / "store.sqlite-wal"
-    while not (store.exists() and store.stat().st_size > 200_000):
+    while scored(tmp_path / "run") < 10:
         assert first.poll() is None
-        os.sched_yield()
+        time.sleep(0.02)
     first.send_signal(signal.SIGINT)
-    said, _ = first.communicate(timeout=60)
+    said, _ = first.communicate(timeout=240)
+    (tmp_path / "go").touch()
     assert first.returncode == 130
     assert "The same command goes on where it stopped" in said
     with Run(tmp_path / "run") as stopped:
@@ -181,28 +190,25 @@ def test_processes_write_one_run_that_every_command_reads(tmp_path: Path, tasks:
     out = tmp_path / "run"
     tasks.write_text("".join(json.dumps({"id": f"t{i}"}) + "\n" for i in range(150)))
     command = [
-        *(sys.executable, "-m", "trajgym.cli", "collect", "--env", "tests.worlds:Counter"),
+        *(sys.executable, "-m", "trajgym.cli", "collect", "--env", "tests.worlds:Held"),
+        *("--set", f"file={tmp_path / 'go'}"),
         *("--tasks", str(tasks), "--out", str(out), "--samples", "2", "--policy", "fake"),
     ]
     first = subprocess.Popen(
         [*command, "--processes", "2"], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
-
-    def scored() -> int:
-        with Run(out) as run:
-            return len([s for s in run.summaries() if s.attempts[0].status.scored])
-
-    while len(list(out.glob("worker-*.sqlite"))) < 2 or scored() < 10:
+    while len(list(out.glob("worker-*.sqlite"))) < 2 or scored(out) < 10:
         assert first.poll() is None
         time.sleep(0.02)
     first.send_signal(signal.SIGINT)
-    said, _ = first.communicate(timeout=60)
+    said, _ = first.communicate(timeout=240)
+    (tmp_path / "go").touch()
     assert first.returncode == 130
     assert "The same command goes on where it stopped" in said
     with Run(out) as stopped:
         kinds = {s.attempts[0].status.kind for s in stopped.summaries()}
     assert kinds <= {"completed", "cancelled"}
-    begun = scored()
+    begun = scored(out)
     assert begun < 300
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert f"{300 - begun} completed" in done.stdout

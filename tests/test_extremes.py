@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
+from tests.clock import Forward
 from tests.worlds import Counter, call
 from trajgym.envs import Budgets, Env, EnvSpec, Image, Session, ToolResult, register, tool
 from trajgym.envs._execute import bound_text, content_parts
@@ -75,6 +77,7 @@ class SlowVerdict(Env):
     started: ClassVar[int] = 0
     ended: ClassVar[list[str]] = []
     closed: ClassVar[int] = 0
+    forward: ClassVar[Forward]
 
     async def reset(self, task: Task, seed: int | None) -> str:
         return "go"
@@ -82,6 +85,7 @@ class SlowVerdict(Env):
     async def verify(self) -> float:
         SlowVerdict.started += 1
         try:
+            SlowVerdict.forward(600)
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             SlowVerdict.ended.append("cancelled")
@@ -92,14 +96,15 @@ class SlowVerdict(Env):
         SlowVerdict.closed += 1
 
 
-async def test_a_deadline_inside_verify(tmp_path: Path) -> None:
+async def test_a_deadline_inside_verify(tmp_path: Path, forward: Forward) -> None:
     """The session's deadline ends a verification: no score, one end, and the place is free."""
     SlowVerdict.started, SlowVerdict.closed = 0, 0
+    SlowVerdict.forward = forward
     SlowVerdict.ended.clear()
     spec = EnvSpec(id="tests.test_extremes:SlowVerdict")
     tasks = [Task(id=f"t{i}", prompt="") for i in range(3)]
     policy = ScriptedPolicy.always("done")
-    report = await collect(spec, tasks, policy, tmp_path, concurrency=1, deadline=0.2)
+    report = await collect(spec, tasks, policy, tmp_path, concurrency=1, deadline=600)
     assert report.statuses == {"failed:deadline": 3}
     assert (SlowVerdict.started, SlowVerdict.closed) == (3, 3)
     assert SlowVerdict.ended == ["cancelled"] * 3
@@ -220,17 +225,17 @@ def test_ctrl_c_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "unit", ["x", "\0", "é", "e\u0301", "\U0001f600", "\udce9", "a\udce9", "\ud83d\ude00"]
 )
-def test_huge_results_take_no_longer_than_what_is_kept(unit: str, size: int) -> None:
-    """A hundred million characters of any kind are bounded like the hundred thousand kept."""
+def test_huge_results_are_not_read_to_be_bounded(unit: str, size: int) -> None:
+    """A hundred million characters of any kind are never copied (benchmarks/bench_bounding.py)."""
     limit = 100_000
     text = unit * (size // len(unit))
-    taken = []
-    for _ in range(10):
-        began = time.thread_time()
+    tracemalloc.start()
+    try:
         kept = bound_text(text, limit)
-        taken.append(time.thread_time() - began)
-    # 3 ms at most on a quiet machine (benchmarks/bench_bounding.py); a busy one takes longer.
-    assert min(taken) < 0.015
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 4_000_000
     assert len(kept.encode()) <= limit + 100
     assert "left out" in kept
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.clock import Forward
 from tests.worlds import call
 from trajgym.envs import Budgets, EnvSpec, Reply
 from trajgym.rollout import (
@@ -205,11 +206,11 @@ async def test_stop_begins_nothing_new(tmp_path: Path) -> None:
         assert 1 <= len(list(run.summaries())) < 10
 
 
-async def test_pause_holds_policy_calls_and_clocks(tmp_path: Path) -> None:
+async def test_pause_holds_policy_calls_and_clocks(tmp_path: Path, forward: Forward) -> None:
     """While paused, no policy call begins, and the pause counts towards no deadline."""
     policy = Adder()
     async with Store(tmp_path) as store:
-        budgets = Budgets(seconds_per_turn=0.2)
+        budgets = Budgets(seconds_per_turn=100)
         runner = Runner(SPEC, tasks(2), policy, store=store, budgets=budgets)
         policy.before_reply.clear()
         async with runner:
@@ -217,7 +218,7 @@ async def test_pause_holds_policy_calls_and_clocks(tmp_path: Path) -> None:
             while policy.busy < 2:
                 await asyncio.sleep(0)
             runner.pause()
-            await asyncio.sleep(0.3)
+            forward(1000)
             policy.before_reply.set()
             await asyncio.sleep(0.1)
             asked = len(policy.asked)
@@ -234,7 +235,7 @@ async def test_slow_consumer_holds_the_workers_back(tmp_path: Path) -> None:
     async with Store(tmp_path) as store:
         async with Runner(SPEC, tasks(200), policy, store=store, concurrency=2) as runner:
             await anext(runner)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while not runner._ready.full():
                     await asyncio.sleep(0.01)
             await asyncio.sleep(0.1)
@@ -277,13 +278,19 @@ async def test_settings_out_of_range(tmp_path: Path, bad: dict[str, int]) -> Non
 
 
 COLLECT = """
-import asyncio, sys
+import asyncio, signal, sys
 from tests.test_runner import SPEC, Adder, tasks
 from trajgym.rollout import collect
 
+most, seen = int(sys.argv[2]), 0
+
 def note(event):
+    global seen
     if event.kind == "turn":
         print(event.session, flush=True)
+        seen += 1
+        if seen == most:
+            signal.pause()  # the signal was sent, or is on its way
 
 settings = {"samples": 3, "concurrency": 6, "on_progress": note}
 asyncio.run(collect(SPEC, tasks(40), Adder(), sys.argv[1], **settings))
@@ -297,8 +304,10 @@ def test_collection_survives_sigkill_at_random_moments(tmp_path: Path) -> None:
     acknowledged: Counter[str] = Counter()
     killed = 0
     while True:
+        wanted = chance.randint(1, 12) if killed < 20 else 0
+        most = wanted and wanted + 3  # a slow test must not let the collection end
         worker = subprocess.Popen(
-            [sys.executable, "-c", COLLECT, str(tmp_path)],
+            [sys.executable, "-c", COLLECT, str(tmp_path), str(most)],
             stdout=subprocess.PIPE,
             text=True,
             cwd=Path(__file__).parent.parent,
@@ -306,7 +315,6 @@ def test_collection_survives_sigkill_at_random_moments(tmp_path: Path) -> None:
         assert worker.stdout is not None
         lines: list[str] = []
         if killed < 20:
-            wanted = chance.randint(1, 12)
             while len(lines) < wanted and (line := worker.stdout.readline()):
                 lines.append(line)
             os.kill(worker.pid, signal.SIGKILL)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.clock import Forward
 from tests.worlds import PNG, Counter, Snapshots, call
 from trajgym.envs import (
     Budgets,
@@ -97,7 +98,7 @@ async def test_calls_after_the_end_are_recorded_as_not_executed() -> None:
 async def test_concurrent_calls_overlap_and_keep_their_order() -> None:
     """Calls of a concurrent tool wait for each other; the results stay in place."""
     async with Session(counter(), TASK) as session:
-        async with asyncio.timeout(4):
+        async with asyncio.timeout(60):
             result = await session.step(call(("meet", "{}"), ("meet", "{}"), ("add", "{}")))
         assert [m["content"] for m in result.observation] == ["met", "met", "now 1"]
 
@@ -171,8 +172,14 @@ async def test_used_up_budget_is_scored(budgets: Budgets, message: Any, status: 
 
 async def test_timed_out_call_is_recorded() -> None:
     """The call that ran out of time and those behind it are in the turn."""
+    Counter.gate.clear()
     async with Session(counter(), TASK, budgets=Budgets(seconds_per_turn=0.05)) as session:
-        await session.step(call(("add", "{}"), ("wait", '{"seconds": 60}'), ("add", "{}")))
+        with session.clock.hold():  # the first call has ended when the second one waits
+            calls = call(("add", "{}"), ("pass_gate", "{}"), ("add", "{}"))
+            step = asyncio.create_task(session.step(calls))
+            await asyncio.to_thread(Counter.waiting.acquire, timeout=60)
+        await step
+    Counter.gate.set()
     assert [c.status for c in session.turns[0].calls] == ["ok", "timeout", "not_executed"]
 
 
@@ -189,18 +196,19 @@ async def test_slow_policy_uses_the_agents_time() -> None:
     assert session.outcome is not None
 
 
-async def test_held_clock_stands_still() -> None:
+async def test_held_clock_stands_still(forward: Forward) -> None:
     """Engine pauses do not count, also against a deadline that is already running."""
-    async with Session(counter(), TASK, budgets=Budgets(seconds_per_turn=0.2)) as session:
+    async with Session(counter(), TASK, budgets=Budgets(seconds_per_turn=100)) as session:
 
         async def paused() -> Reply:
             with session.clock.hold():
-                await asyncio.sleep(0.4)
+                forward(1000)
+                await asyncio.sleep(0.01)
             return Reply(message={"role": "assistant", "content": "hi"}, paused_seconds=0)
 
         reply = await session.ask(paused())
         assert reply is not None
-        assert session.clock.used < 0.2
+        assert session.clock.used < 100
 
 
 async def test_token_budgets() -> None:
@@ -340,11 +348,7 @@ async def test_cancelled_at_any_await_is_never_left_open(tmp_path: Path) -> None
 async def test_blocking_tool_delays_only_its_own_session() -> None:
     """A plain tool that blocks its thread leaves the loop and other sessions free."""
     Counter.gate.clear()
-    patient = Budgets(turns=20, seconds=200, seconds_per_turn=100)
-    async with (
-        Session(counter(), TASK, budgets=patient) as slow,
-        Session(counter(), TASK, budgets=patient) as quick,
-    ):
+    async with Session(counter(), TASK) as slow, Session(counter(), TASK) as quick:
         blocked = asyncio.create_task(slow.step(call(("pass_gate", "{}"))))
         await asyncio.to_thread(Counter.waiting.acquire, timeout=60)
         for _ in range(5):

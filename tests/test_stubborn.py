@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.clock import Forward
 from tests.worlds import call
 from trajgym.envs import Budgets, Env, EnvSpec, Reply, Session, tool
 from trajgym.envs.faults import contained, stoppable
@@ -50,20 +51,25 @@ async def spinning() -> None:
 KINDS = {"stubborn": stubborn, "deaf": deaf, "polling": polling, "spinning": spinning}
 
 
-class Stubborn(Env):
-    """Swallows cancellations in the hook that its configuration names."""
+SECONDS = 600.0
 
-    budgets: ClassVar[Budgets] = Budgets(turns=4, seconds_per_turn=0.1)
-    reset_seconds: ClassVar[float] = 0.1
-    verify_seconds: ClassVar[float] = 0.1
-    close_seconds: ClassVar[float] = 0.1
+
+class Stubborn(Env):
+    """Swallows cancellations in the hook that its configuration names, after its deadline."""
+
+    budgets: ClassVar[Budgets] = Budgets(turns=4, seconds_per_turn=SECONDS)
+    reset_seconds: ClassVar[float] = SECONDS
+    verify_seconds: ClassVar[float] = SECONDS
+    close_seconds: ClassVar[float] = SECONDS
     cancel_seconds: ClassVar[float] = 0.1
+    forward: ClassVar[Forward]
 
     def __init__(self, hook: str, kind: str = "stubborn") -> None:
         self.hook, self.kind = hook, kind
 
     async def _at(self, hook: str) -> None:
         if hook == self.hook:
+            Stubborn.forward(SECONDS)
             await KINDS[self.kind]()
 
     async def reset(self, task: Task, seed: int | None) -> str:
@@ -114,10 +120,16 @@ class Going(Policy):
 
     async def sample(self, request: PolicyRequest) -> Reply:
         if self.hook == "policy":
+            Stubborn.forward(SECONDS)
             await stubborn()
         if request.turn == 0:
             return Reply(message=call(("go", "{}"), ("along", "{}"), ("along", "{}")))
         return Reply(message={"role": "assistant", "content": "well"})
+
+
+@pytest.fixture(autouse=True)
+def _clock(forward: Forward) -> None:
+    Stubborn.forward = forward
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import json
 import random
 import threading
 import time
+from pathlib import Path
 from typing import Any, ClassVar
 
 from trajgym.envs import Budgets, Env, Image, ToolError, ToolResult, Truncate, register, tool
@@ -23,8 +24,8 @@ PNG = bytes.fromhex(
 class Counter(Env):
     """Counts; every way in which a tool can behave has a tool here."""
 
-    budgets: ClassVar[Budgets] = Budgets(turns=20, seconds=30, seconds_per_turn=5)
-    verify_seconds: ClassVar[float] = 5
+    budgets: ClassVar[Budgets] = Budgets(turns=20, seconds=600, seconds_per_turn=300)
+    verify_seconds: ClassVar[float] = 300
     closed: ClassVar[list[str]] = []
     gate: ClassVar[threading.Event] = threading.Event()
     waiting: ClassVar[threading.Semaphore] = threading.Semaphore(0)
@@ -166,6 +167,23 @@ class Counter(Env):
         Counter.closed.append(str(self.labels.get("session")))
         if self.break_at == "close":
             raise RuntimeError("stuck door")
+
+
+@register("test/held")
+class Held(Counter):
+    """A counter of which no session begins, after some in a process, until there is a file."""
+
+    begun: ClassVar[int] = 0
+
+    def __init__(self, file: str, free: int = 40) -> None:
+        super().__init__()
+        self.file, self.free = Path(file), free
+
+    async def reset(self, task: Task, seed: int | None) -> str:  # type: ignore[override]
+        Held.begun += 1
+        while Held.begun > self.free and not self.file.exists():
+            await asyncio.sleep(0.01)
+        return super().reset(task, seed)
 
 
 @register("test/echo")

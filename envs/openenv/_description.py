@@ -12,7 +12,7 @@ from trajgym.envs._errors import UnknownEnv
 
 __all__ = ["Description", "describe", "http_url"]
 
-_SECONDS = 10.0
+_SECONDS = 30.0
 
 
 class Description(NamedTuple):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["RemoteEnv", "remote_class"]
 
 TOKEN = "TRAJGYM_ENV_TOKEN"  # noqa: S105 - the name of a variable
-_FETCH_SECONDS = 10.0
+_FETCH_SECONDS = 30.0
 _TRIES = 2
 
 

@@ -25,7 +25,8 @@ __all__ = [
 ]
 
 ProviderName = Literal["auto", "docker", "embedded"]
-ENGINE_SECONDS = 3.0
+ENGINE_SECONDS = 10.0
+"""How long an engine may take to answer; one that works answers in milliseconds, if not busy."""
 
 # One per process: a forked child has to start threads of its own.
 _shared: dict[tuple[int, str], SandboxProvider] = {}

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Shell", "ShellPort", "ShellState"]
 
-RESYNC_SECONDS = 1.5
+RESYNC_SECONDS = (1.5, 5.0)
+"""How long a shell may take to go on: once its command is killed, and then its subshells, too."""
 HELPER_SECONDS = 15.0
 KILLED = 137
 # The same path again, which may be a different directory by now.
@@ -232,10 +233,11 @@ class Shell(AsyncClosing):
 
     async def _stop(self, port: ShellPort, request: Request, mark: str) -> str:
         """Kill what a command started; return a description of what the shell lost."""
-        for stop in (partial(port.stop, mark), port.stop_children):
+        stops = (partial(port.stop, mark), port.stop_children)
+        for stop, seconds in zip(stops, RESYNC_SECONDS, strict=True):
             await stop()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RESYNC_SECONDS):
+                async with asyncio.timeout(seconds):
                     report = await request.ended()
                 if report is None:
                     break

@@ -156,11 +156,10 @@ class Feed(AsyncClosing):
             while not self._ready:
                 wait = self._wait
                 if idle_at is not None:
-                    left = idle_at - time.monotonic()
-                    if left <= 0:
-                        return None
-                    wait = min(wait, left)
-                await self._poll(wait)
+                    wait = min(wait, max(0.0, idle_at - time.monotonic()))
+                await self._poll(wait)  # also if the time has passed before the first poll
+                if idle_at is not None and not self._ready and time.monotonic() >= idle_at:
+                    return None
             fed = self._ready.popleft()
         self._taken.add(fed.position)
         self._passed = fed.position

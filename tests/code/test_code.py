@@ -55,7 +55,7 @@ async def no_provider_stays() -> AsyncIterator[None]:
 async def test_cells_share_a_namespace_and_survive_what_cells_do(interpreter: Interpreter) -> None:
     """State is kept; errors, endless loops and long output are reported; a crash restarts it."""
 
-    async def run(code: str, seconds: float = 20.0) -> tuple[str, bool]:
+    async def run(code: str, seconds: float = 120.0) -> tuple[str, bool]:
         cell = await interpreter.run(code, seconds=seconds)
         return cell.output, cell.failed
 
@@ -76,11 +76,11 @@ async def test_cells_share_a_namespace_and_survive_what_cells_do(interpreter: In
     assert (await run("1 +"))[0].endswith("SyntaxError: invalid syntax\n")
     assert await run("__import__('subprocess').call(['echo', 'child'])") == ("child\n0\n", False)
     assert (await run("input()"))[0].endswith("EOFError: EOF when reading a line\n")
-    cell = await interpreter.run("print('x' * 5000, end='end')", seconds=20)
+    cell = await interpreter.run("print('x' * 5000, end='end')", seconds=120)
     assert cell.dropped > 3500
     assert cell.output.endswith("xxxend")
     assert len(cell.output) < 1100
-    cell = await interpreter.run("seen = 1\nwhile True: pass", seconds=1)
+    cell = await interpreter.run("seen = 1\nwhile True: pass", seconds=3)
     assert (cell.timed_out, cell.lost) == (True, False)
     assert await run("seen + radius") == ("3\n", False)
     cell = await interpreter.run(
@@ -90,7 +90,7 @@ async def test_cells_share_a_namespace_and_survive_what_cells_do(interpreter: In
     )
     assert (cell.timed_out, cell.lost) == (True, True)
     assert "NameError" in (await run("radius"))[0]
-    assert (await interpreter.run("import os; os._exit(3)", seconds=20)).lost
+    assert (await interpreter.run("import os; os._exit(3)", seconds=120)).lost
     assert await run("open('kept', 'w').write('x')") == ("1\n", False)
     assert (await run("import sys; sys.exit(1)"))[0].endswith("SystemExit: 1\n")
 

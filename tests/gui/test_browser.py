@@ -6,10 +6,8 @@ import asyncio
 import io
 import json
 import re
-import time
 from collections.abc import AsyncIterator
 from functools import partial
-from statistics import median
 from typing import Any
 
 import pytest
@@ -146,7 +144,7 @@ PAGES = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(box: Sandbox) -> AsyncIterator[Browser]:
-    async with Browser(box, pages=PAGES, action_seconds=3) as made:
+    async with Browser(box, pages=PAGES) as made:
         yield made
 
 
@@ -457,25 +455,17 @@ async def test_nothing_outside_can_be_reached(browser: Browser) -> None:
         assert not seen
 
 
-async def test_a_quiet_page_is_not_waited_for(browser: Browser) -> None:
-    """Unread bodies, fragment addresses and empty frames add no waiting time."""
-
-    async def step(page: str) -> float:
+@pytest.mark.parametrize("page", ["unread", "links", "scripts", "hashes", "frames"])
+async def test_a_quiet_page_is_not_waited_for(box: Sandbox, page: str) -> None:
+    """Unread bodies, fragment addresses and empty frames are not waited for."""
+    made = Browser(box, pages=PAGES, load_seconds=600)
+    made._settings["settle_seconds"] = 600  # waiting for something that never comes would fail
+    async with made as browser, asyncio.timeout(120):
         look = await at(browser, page)
         found = [one for one in read_tree("", look.tree).items if one.name in {"Go", "Press"}]
         assert found, (page, look)
-        press = found[0]
-        took = []
         for _ in range(3):  # Chromium has six connections to a host: unread bodies keep theirs
-            begun = time.perf_counter()
-            await browser.act([Click(press.at)], PictureForm(form="jpeg"))
-            took.append(time.perf_counter() - begun)
-        return median(took)
-
-    quiet = await step("index.html")
-    took = {page: await step(page) for page in ("unread", "links", "scripts", "hashes", "frames")}
-    # Waiting for something that never comes took two to four seconds.
-    assert {page: one for page, one in took.items() if one > 3 * quiet + 0.5} == {}
+            await browser.act([Click(found[0].at)], PictureForm(form="jpeg"))
 
 
 @pytest.mark.parametrize(
@@ -743,5 +733,6 @@ async def test_many_steps_leave_nothing_behind(browser: Browser, box: Sandbox) -
     before = await processes()
     for _ in range(15):
         await once()
-    # Chromium keeps a spare renderer now and then.
-    assert await processes() <= before + 2
+    async with asyncio.timeout(60):
+        while await processes() > before + 2:  # Chromium keeps a spare renderer now and then
+            await browser.act([Wait(0.1)])

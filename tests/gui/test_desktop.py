@@ -74,8 +74,8 @@ async def shared() -> AsyncIterator[None]:
 
 
 async def eventually(look: Callable[[], Awaitable[Any]], wanted: Any) -> Any:
-    """Return what is found, once it is what is wanted or after 20 seconds."""
-    end = time.monotonic() + 20
+    """Return what is found, once it is what is wanted or after two minutes."""
+    end = time.monotonic() + 120
     while (found := await look()) != wanted and time.monotonic() < end:
         await asyncio.sleep(0.1)  # applications follow at their own pace
     return found
@@ -187,8 +187,8 @@ async def test_the_agent_cannot_speak_for_the_driver(sandbox: Sandbox, desktop: 
     assert [window.application for window in await desktop.windows()] == ["XTerm"]
     await desktop.close()
     left = "pgrep -f '[t]rajgym_desktop' || pgrep Xvfb || pgrep -x xterm"
-    gone = f"for i in $(seq 100); do {left} || exit 0; sleep 0.1; done; exit 1"
-    assert (await sandbox.run(gone, timeout=60)).ok
+    gone = f"while {left}; do sleep 0.1; done"
+    assert (await sandbox.run(gone, timeout=120)).ok
 
 
 async def test_refused_actions_end_their_row(desktop: Desktop) -> None:
@@ -354,10 +354,13 @@ async def test_elements_are_read_within_a_limit(sandbox: Sandbox) -> None:
             await desktop.launch(["galculator"])
             await desktop.launch(["mousepad"])
             names: set[str] = set()
-            while len(names) < 2:  # applications register some time after their windows appear
+            cut = ""
+            # Applications register some time after their windows appear, and answer late on a
+            # machine that is busy with their start.
+            while len(names) < 2 or cut:
                 look = await desktop.look()
                 names = {one.name for one in look.elements if not one.depth}
-            assert look.elements_cut == ""
+                cut = look.elements_cut
             whole = len(look.elements)
             assert (await sandbox.run("pkill -STOP mousepad")).ok
             look = await desktop.look()

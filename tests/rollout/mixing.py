@@ -16,7 +16,9 @@ __all__ = ["EASY", "HARD", "mixed", "parts", "policy"]
 class Easy(Env):
     """Every session is solved."""
 
-    budgets: ClassVar[Budgets] = Budgets(turns=3, seconds=60)
+    budgets: ClassVar[Budgets] = Budgets(turns=3, seconds=600)
+    gate: ClassVar[asyncio.Event | None] = None
+    """Sessions of this process go on once it is set."""
     score = 1.0
 
     def __init__(self, seconds: float = 0.0) -> None:
@@ -29,6 +31,9 @@ class Easy(Env):
     async def go(self) -> ToolResult:
         """Go."""
         await asyncio.sleep(self.seconds)
+        if self.gate is not None:
+            async with asyncio.timeout(60):
+                await self.gate.wait()
         return ToolResult(content="gone", done=True)
 
     def verify(self) -> float:

@@ -69,6 +69,12 @@ class Endpoint:
             writer.close()
             self._serving.discard(task)
 
+    async def received(self, count: int) -> None:
+        """Wait until so many requests have come."""
+        async with asyncio.timeout(60):
+            while len(self.requests) < count:
+                await asyncio.sleep(0.01)
+
     async def ended(self) -> None:
         """Wait until every client has gone."""
         while self._serving:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.clock import Forward
 from tests.rollout.server import Answer, Endpoint, completion, endpoint, said
 from tests.worlds import call as raw_call
 from trajgym.envs import EnvSpec
@@ -210,12 +211,18 @@ async def test_a_dead_endpoint_ends_the_call(tmp_path: Path) -> None:
     assert len(server.requests) == 5
 
 
-async def test_a_judge_that_hangs_has_a_deadline(tmp_path: Path) -> None:
+async def test_a_judge_that_hangs_has_a_deadline(tmp_path: Path, forward: Forward) -> None:
     """A turn that is not judged in time fails by name, and the others go on."""
     await recorded(tmp_path)
-    async with judged_by(*votes("1"), Answer(hang=True)) as (policy, _):
+    async with judged_by(*votes("1"), Answer(hang=True)) as (policy, server):
         judge = VoteJudge(policy, votes=1)
-        report = await annotate(tmp_path, judge, seconds=1.0, concurrency=1, give_up=99)
+        judging = asyncio.create_task(
+            annotate(tmp_path, judge, seconds=100.0, concurrency=1, give_up=99)
+        )
+        for request in (2, 3):
+            await server.received(request)
+            forward(100)
+        report = await judging
     assert (report.annotated, report.failed) == (1, {"TimeoutError": 2})
 
 

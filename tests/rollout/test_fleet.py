@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections import Counter
 from functools import partial
@@ -327,7 +326,7 @@ async def test_a_killed_parent_leaves_no_sandbox(
 
 async def test_a_stopped_process_is_replaced(tmp_path: Path) -> None:
     """A process that does not run any more does not hang the run, nor pause, version and stop."""
-    limits = FleetLimits(answer=1.5)
+    limits = FleetLimits(answer=20)  # the other process answers in time on any machine
     make = partial(held, tmp_path)
     async with Fleet(
         SPEC, tasks(4), make, tmp_path / "run", samples=2, concurrency=4, limits=limits
@@ -335,10 +334,9 @@ async def test_a_stopped_process_is_replaced(tmp_path: Path) -> None:
         await until(lambda: len(list(tmp_path.glob("waits-*"))) == 4)
         victim = fleet.pids[0]
         os.kill(victim, signal.SIGSTOP)
-        begun = time.monotonic()
-        await fleet.set_version(3)
-        await fleet.pause()
-        assert time.monotonic() - begun < 30
+        async with asyncio.timeout(240):
+            await fleet.set_version(3)
+            await fleet.pause()
         await until(lambda: not alive(victim))
         await fleet.resume()
         (tmp_path / "go").touch()

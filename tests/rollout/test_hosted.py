@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import worlds
+from tests.clock import Forward
 from tests.rollout.server import Answer, Endpoint, endpoint
 from trajgym.envs import EnvSpec, TurnLimits
 from trajgym.rollout import (
@@ -284,14 +286,18 @@ async def test_what_may_pass_is_tried_again(dialect: Dialect, status: int, kind:
     assert reply.paused_seconds > 0
 
 
-async def test_broken_connections_and_hangs_are_bounded(dialect: Dialect) -> None:
+async def test_broken_connections_and_hangs_are_bounded(dialect: Dialect, forward: Forward) -> None:
     """A dropped connection is tried again; a server that never answers is given up."""
     async with asking(dialect, Answer(drop=True), dialect.answer()) as (asked, server):
         assert (await asked.sample(request())).message["content"] == "I add."
     assert len(server.requests) == 2
-    async with asking(dialect, Answer(hang=True), timeout=0.1) as (asked, server):
+    async with asking(dialect, Answer(hang=True), timeout=100.0) as (asked, server):
+        asking_it = asyncio.create_task(asked.sample(request()))
+        for n in range(3):
+            await server.received(n + 1)
+            forward(100)
         with pytest.raises(PolicyUnavailable, match="no answer within"):
-            await asked.sample(request())
+            await asking_it
     assert len(server.requests) == 3
 
 

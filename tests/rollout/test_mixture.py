@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections import Counter
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from tests.rollout.mixing import EASY, HARD, mixed, parts, policy
+from tests.rollout.mixing import EASY, HARD, Easy, mixed, parts, policy
 from trajgym.cli import app
 from trajgym.rollout import Progress, Runner, collect, group_id
 from trajgym.rollout.evaluation import summarize
@@ -236,7 +237,9 @@ async def test_one_run_has_the_sessions_of_both(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-async def test_limits_hold_and_are_used(processes: int, tmp_path: Path) -> None:
+async def test_limits_hold_and_are_used(
+    processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No more sessions of a part run at once than its limit; the others use the rest."""
     running: Counter[str] = Counter()
     most: Counter[str] = Counter()
@@ -245,7 +248,12 @@ async def test_limits_hold_and_are_used(processes: int, tmp_path: Path) -> None:
         name = event.task[:4]
         running[name] += {"began": 1, "ended": -1}.get(event.kind, 0)
         most[name] = max(most[name], running[name])
+        if running["easy"] == 2 and running["hard"] == 4:
+            gate.set()
 
+    gate = asyncio.Event()
+    if processes == 1:  # nothing ends before as many run as may
+        monkeypatch.setattr(Easy, "gate", gate)
     limited = Mixture(parts(limit=2, seconds=0.02))
     options: dict[str, Any] = {"samples": 3, "concurrency": 6, "on_progress": note}
     if processes == 1:

@@ -133,7 +133,10 @@ def openai(**sampling: Any) -> OpenAIPolicy:
 
 
 CHANGES: dict[str, tuple[dict[str, Any], str]] = {
-    "budgets": ({"budgets": Budgets(turns=9, seconds=30, seconds_per_turn=5)}, "budgets.turns 20"),
+    "budgets": (
+        {"budgets": Budgets(turns=9, seconds=600, seconds_per_turn=300)},
+        "budgets.turns 20",
+    ),
     "seed": ({"seed": 1}, "seed 0, not 1"),
     "expansion": ({"expansion": TreeExpansion()}, "expansion null, not"),
     "policy": ({"policy": ScriptedPolicy(answer, name="b")}, 'policy.name "scripted:a", not'),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.clock import Forward
 from tests.rollout.tokenizers import tokenizer
 from trajgym.envs import EnvSpec, Session, TurnLimits
 from trajgym.rollout import (
@@ -208,12 +210,17 @@ async def test_a_reply_without_a_token_is_an_empty_turn(finish: str, status: str
     assert finish == "stop" or str(session.status) == status
 
 
-async def test_a_hanging_engine_is_given_up() -> None:
+async def test_a_hanging_engine_is_given_up(forward: Forward) -> None:
     """An engine that never answers is cancelled at the deadline, and nothing is left running."""
     engine = FakeEngine(["x"], faults=[Fault(call=0, kind="hang")])
-    policy = TokenPolicy(engine, engine.renderer, timeout=0.05)
-    with pytest.raises(PolicyUnavailable, match=r"no answer within 0\.05 s in session 's'"):
-        await policy.sample(request())
+    policy = TokenPolicy(engine, engine.renderer, timeout=100)
+    asking = asyncio.create_task(policy.sample(request()))
+    async with asyncio.timeout(60):
+        while not engine.running:
+            await asyncio.sleep(0.001)
+    forward(100)
+    with pytest.raises(PolicyUnavailable, match=r"no answer within 100 s in session 's'"):
+        await asking
     assert (engine.cancelled, engine.running) == (1, 0)
 
 

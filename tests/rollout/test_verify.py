@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests import test_subagents, worlds
+from tests.clock import Forward
 from tests.worlds import call
 from trajgym.cli import app
 from trajgym.envs import Budgets, Env, EnvSpec, Session, ToolResult, register, tool
@@ -234,7 +235,9 @@ async def test_a_share_is_the_same_each_time(tmp_path: Path) -> None:
         await verify_run(tmp_path, share=0)
 
 
-async def test_a_repetition_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_repetition_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forward: Forward
+) -> None:
     """One that does not end within its deadline is reported; the others are still compared."""
     script = ScriptedPolicy([call(("add", "{}")), call(("finish", "{}"))])
     await collect(COUNTER, [Task(id="a"), Task(id="b")], script, tmp_path)
@@ -247,7 +250,7 @@ async def test_a_repetition_that_hangs(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(worlds.Counter, "reset", hang)
     monkeypatch.setattr(worlds.Counter, "cancel_seconds", 0.1)
-    report = await verify_run(tmp_path, deadline=5)
+    report = await verify_run(tmp_path, deadline=100, on_progress=lambda _: forward(100))
     assert (report.attempts, report.equal) == (2, 1)
     assert dict(report.causes) == {"deadline": 1}
 

@@ -144,7 +144,7 @@ async def test_killing_everything(provider: SandboxProvider, spec: SandboxSpec) 
     """After an agent kills all processes that it can, its call returns; the sandbox is usable."""
     async with await provider.start(spec) as sandbox:
         for attack in ("kill -9 -1", "kill -9 $PPID; sleep 30"):
-            result = await sandbox.run(attack, timeout=20)
+            result = await sandbox.run(attack, timeout=120)
             assert result.exit_code not in {0, -1}
             assert (await sandbox.run("echo usable")).stdout == b"usable\n"
 

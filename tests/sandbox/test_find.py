@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -43,15 +42,13 @@ async def test_auto_without_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 async def test_auto_with_a_hung_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine that accepts and never answers delays the choice by seconds, no more."""
+    """An engine that accepts and never answers does not hold the choice up."""
     connections: list[asyncio.StreamWriter] = []
     path = f"{tmp_path}/hung.sock"
     server = await asyncio.start_unix_server(lambda _, writer: connections.append(writer), path)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
-    begun = time.monotonic()
     async with server, await find_provider("auto") as provider:
         assert provider.name == "embedded"
-        assert time.monotonic() - begun < 30
         for writer in connections:
             writer.close()
     assert connections

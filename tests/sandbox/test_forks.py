@@ -249,7 +249,7 @@ async def test_embedded_fork_counts_what_it_shares(provider: EmbeddedProvider) -
     async with await provider.start(spec) as box:
         await box.run("head -c 6000000 /dev/zero > a")
         async with await box.fork() as fork:
-            done = await fork.run("head -c 6000000 /dev/zero > b; sleep 20", timeout=15)
+            done = await fork.run("head -c 6000000 /dev/zero > b; sleep 300", timeout=250)
             assert done.exit_code == 137
             assert b"disk limit" in done.stderr
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.clock import Forward
 from tests.sandbox.conftest import docker
 from trajgym.envs.sandbox import (
     EmbeddedProvider,
@@ -35,7 +36,7 @@ EMBEDDED = pytest.mark.parametrize("provider", ["bubblewrap"], indirect=True)
 
 
 async def _until_ready(pool: WarmPool, spec: SandboxSpec, count: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while pool.ready(spec) < count:
             await asyncio.sleep(0.01)
 
@@ -151,7 +152,7 @@ async def test_the_session_is_seen_from_outside(
         await pool.warm(spec)
         labelled = dataclasses.replace(spec, labels={"session": "s/7"})
         async with await pool.start(labelled) as box:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while box._tasks:  # type: ignore[attr-defined]
                     await asyncio.sleep(0.01)
             if isinstance(provider, EmbeddedProvider):
@@ -230,12 +231,13 @@ def test_shares_count_memory(tmp_path: Path) -> None:
 
 
 @EMBEDDED
-async def test_unused_kinds_are_let_go(provider: EmbeddedProvider) -> None:
+async def test_unused_kinds_are_let_go(provider: EmbeddedProvider, forward: Forward) -> None:
     """Idle sandboxes of a spec that is no longer requested are closed after a while."""
-    async with WarmPool(provider, seconds=2.0) as pool:
+    async with WarmPool(provider, seconds=300.0) as pool:
         first = await pool.start(SandboxSpec())
         await _until_ready(pool, SandboxSpec(), 1)
-        async with asyncio.timeout(20):
+        forward(300)
+        async with asyncio.timeout(60):
             while pool.ready(SandboxSpec()) or len(provider._open) > 1:
                 await asyncio.sleep(0.02)
         assert (await first.run("true")).ok
@@ -249,7 +251,7 @@ async def test_a_dead_one_is_not_handed_out(provider: SandboxProvider, spec: San
         await pool.warm(spec)
         doomed = pool._kind(spec).idle[0]
         docker("rm", "-f", doomed.id)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while doomed.alive:
                 await asyncio.sleep(0.01)
         async with await pool.start(spec) as box:
@@ -257,15 +259,18 @@ async def test_a_dead_one_is_not_handed_out(provider: SandboxProvider, spec: San
 
 
 @EMBEDDED
-async def test_failed_starts_reach_who_asks(provider: EmbeddedProvider, tmp_path: Path) -> None:
+async def test_failed_starts_reach_who_asks(
+    provider: EmbeddedProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A spec that can't start fails for the caller, and the pool does not try without end."""
+    monkeypatch.setattr(_pool, "RETRY_SECONDS", 300.0)
     bad = SandboxSpec(trees={"/srv": tmp_path / "nowhere"})
     async with WarmPool(provider) as pool:
         for _ in range(2):
             with pytest.raises(SandboxStartFailed, match="nowhere"):
                 await pool.start(bad)
         kind = pool._kind(bad)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not kind.not_before or pool._tasks:
                 await asyncio.sleep(0.01)
         with pytest.raises(SandboxStartFailed):

@@ -29,7 +29,7 @@ SERVICE = Service(name="echo", command=f"while :; do {ECHO}done", ready="[ -p an
 
 
 async def _ask(box: object, word: str) -> bytes:
-    done = await box.run(ASK.format(word), timeout=20)  # type: ignore[attr-defined]
+    done = await box.run(ASK.format(word), timeout=120)  # type: ignore[attr-defined]
     return bytes(done.stdout)
 
 
@@ -43,7 +43,7 @@ async def test_service_serves_commands_shells_and_forks(
         assert (await box.run("sleep 60", timeout=0.3)).timed_out
         assert await _ask(box, "two") == b"two back\n"
         shell = await box.shell()
-        assert (await shell.run(ASK.format("three"), timeout=20)).stdout == b"three back\n"
+        assert (await shell.run(ASK.format("three"), timeout=120)).stdout == b"three back\n"
         async with await box.fork() as fork:
             assert set(fork.services) == {"echo"}
             assert "echo" not in fork.shells
@@ -68,10 +68,10 @@ async def test_service_over_loopback(provider: SandboxProvider, spec: SandboxSpe
     if provider.name == "docker":  # the base image has no Python where the host has it
         service = dataclasses.replace(service, command=service.command.replace("/usr/bin/", ""))
     async with await provider.start(dataclasses.replace(spec, services=(service,))) as box:
-        saw = await box.run(["bash", "-c", probe], timeout=20)
+        saw = await box.run(["bash", "-c", probe], timeout=120)
         assert b"501" in saw.stdout, saw
     async with await provider.start(spec) as other:
-        assert not (await other.run(["bash", "-c", probe], timeout=20)).ok
+        assert not (await other.run(["bash", "-c", probe], timeout=120)).ok
 
 
 async def test_services_that_fail(provider: SandboxProvider, spec: SandboxSpec) -> None:
@@ -90,7 +90,7 @@ async def test_what_a_service_says(provider: SandboxProvider, spec: SandboxSpec)
     chatty = Service(name="chatty", command="while :; do echo noise; done", ready="true")
     async with await provider.start(dataclasses.replace(spec, services=(chatty,))) as box:
         assert (await box.run("echo mine")).stdout == b"mine\n"
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while len(box.services["chatty"].late_output) < 1000:
                 await box.run("true")
         assert len(box.services["chatty"].late_output) <= 1 << 17

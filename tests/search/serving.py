@@ -26,7 +26,7 @@ async def running(app: Any) -> AsyncIterator[str]:
     listening.bind(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     task = asyncio.create_task(server.serve(sockets=[listening]))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not server.started:
             assert not task.done(), task.result()
             await asyncio.sleep(0.01)
@@ -34,7 +34,7 @@ async def running(app: Any) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         server.should_exit = True
-        await asyncio.wait_for(task, 30)
+        await asyncio.wait_for(task, 60)
         listening.close()
 
 

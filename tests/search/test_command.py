@@ -69,13 +69,13 @@ def test_serve_answers_until_it_is_told_to_stop(tmp_path: Path) -> None:
                 url = f"http://127.0.0.1:{port}/retrieve"
                 body = json.dumps({"queries": ["salt"], "return_scores": True}).encode()
                 request = urllib.request.Request(url, body)
-                with urllib.request.urlopen(request, timeout=30) as response:
+                with urllib.request.urlopen(request, timeout=120) as response:
                     answer = json.loads(response.read())
             except urllib.error.URLError:
                 continue  # it is not listening yet
         assert len(answer["result"][0]) == 2
         server.send_signal(signal.SIGTERM)
-        server.communicate(timeout=30)
+        server.communicate(timeout=120)
         assert server.returncode in {0, 130, -signal.SIGTERM}  # 130: as Ctrl-C ends it
     finally:
         server.kill()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from starlette.responses import PlainTextResponse, Response
 
+from tests.clock import Forward
 from tests.search.serving import answering, running
 from trajgym.envs import AgentClock, Budgets, EnvSpec, Session
 from trajgym.envs._clock import SharedClock, off_the_clock
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TASK = load_tasks("builtin")[0]
-QUICK = Patience(seconds=5.0, tries=3, first_wait=0.001, longest_wait=0.001)
+QUICK = Patience(seconds=60.0, tries=3, first_wait=0.001, longest_wait=0.001)
 
 
 def post(url: str, body: Any) -> Any:
@@ -174,7 +175,7 @@ async def test_a_server_that_hangs_is_left() -> None:
     async with running(answering("/retrieve", never)) as url:
         async with RetrievalClient(url, patience=patience) as client:
             with pytest.raises(SearchUnavailable, match=r"no answer within 0\.2 s"):
-                await asyncio.wait_for(client.search(["q"], 1), 20)
+                await asyncio.wait_for(client.search(["q"], 1), 60)
 
 
 async def test_no_server() -> None:
@@ -196,26 +197,34 @@ def serving(port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.timeout(180)
-async def test_sessions_outlive_a_restart_of_their_server() -> None:
+async def test_sessions_outlive_a_restart_of_their_server(forward: Forward) -> None:
     """When a server is restarted, sessions wait; this does not count towards the agent's time."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     engine = {"kind": "retrieval", "url": f"http://127.0.0.1:{port}"}
     spec = EnvSpec(id="search", config={"engine": engine})
-    seconds = 2.0  # less than the server takes to start
+    seconds = 20.0
     queries = ["Jorollen Chronicle", "Jorollen Chronicle", "salt"]
 
     async def search(query: str) -> Session:
         async with Session(spec, TASK, budgets=Budgets(seconds=seconds)) as session:
+            opened.append(session)
             await session.step(call("search", query=query))
             assert "Doc 1 (Title:" in str(session.turns[-1].observation[0]["content"])
             await session.step(call("answer", answer="Orlundrath"))
         return session
 
+    opened: list[Session] = []
     for _ in range(2):  # the first round waits for the first start, the second for the restart
+        opened.clear()
+        searching = asyncio.gather(*map(search, queries))
+        async with asyncio.timeout(60):
+            while len(opened) < 3 or not all(session.clock.held for session in opened):
+                await asyncio.sleep(0.01)
+        forward(seconds + 10)  # less than the patience with a server that can't be reached
         with serving(port):
-            sessions = await asyncio.gather(*map(search, queries))
+            sessions = await searching
         assert [str(session.status) for session in sessions] == ["completed"] * 3
         assert max(session.clock.used for session in sessions) < seconds
 

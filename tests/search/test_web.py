@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-QUICK = Patience(seconds=5.0, tries=2, first_wait=0.001, longest_wait=0.001)
+QUICK = Patience(seconds=60.0, tries=2, first_wait=0.001, longest_wait=0.001)
 FETCHER = PageFetcher(patience=QUICK, private=True)
 WORDS = "The pans along the shore are filled with sea water every morning by the salt makers. "
 PAGE = f"""<html><head><title>Tide salt</title></head><body><nav><a href="/">Home</a></nav><article>

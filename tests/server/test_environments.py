@@ -18,6 +18,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.clock import Forward
 from tests.worlds import call
 from trajgym.envs import EnvSpec, Session, UnknownEnv
 from trajgym.envs.remote import remote_class
@@ -134,14 +135,15 @@ async def test_a_request_that_is_sent_again_is_not_carried_out_again() -> None:
     assert app.host.open == 0  # the server closes what its clients left
 
 
-async def test_limits() -> None:
+async def test_limits(forward: Forward) -> None:
     """Environments beyond the limit are refused; an unused one is closed."""
     async with served(environments=1) as (_, remote):
         async with Session(remote["counter"], TASK), Session(remote["counter"], TASK) as second:
             assert str(second.status) == "failed:env"
             assert "503" in second.attempt.cause
-    async with served(environment_seconds=0.05) as (app, remote):
+    async with served(environment_seconds=300) as (app, remote):
         async with Session(remote["counter"], TASK) as session:
+            forward(301)
             async with asyncio.timeout(60):
                 while app.host.open:
                     await asyncio.sleep(0.01)

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.clock import Forward
 from tests.server.fake import Trouble
 from tests.server.harness import ADD, World, result, shape, world
 from trajgym.server import Limits
@@ -21,18 +22,24 @@ DONE = {"text": "one two three four five six"}
 CHAT = "/sessions/s/v1/chat/completions"
 
 
-async def until(condition: Any, seconds: float = 20.0) -> None:
+async def until(condition: Any, seconds: float = 60.0) -> None:
     """Wait for something that no event announces."""
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)
 
 
+def sent(w: World) -> bytes:
+    """Return what the running call's clients have been sent, or would have been."""
+    (flight,) = w.app.book.find("s").running
+    return b"".join(flight.pieces)
+
+
 async def leave(w: World, body: Any = None, headers: Any = None) -> None:
     """Send a request, and close the connection once it has reached the engine."""
     w.engine.arrived.clear()
     post = asyncio.ensure_future(w.http.post(w.url + CHAT, json=body or BODY, headers=headers))
-    await asyncio.wait_for(w.engine.arrived.wait(), 20)
+    await asyncio.wait_for(w.engine.arrived.wait(), 60)
     post.cancel()
     await asyncio.wait({post})
 
@@ -91,12 +98,17 @@ async def test_an_answer_that_nobody_took_is_replayed_once(tmp_path: Path) -> No
     assert second.wire.rule == "R5"
 
 
-async def test_a_client_that_never_comes_back_leaves_an_orphan(tmp_path: Path) -> None:
+async def test_a_client_that_never_comes_back_leaves_an_orphan(
+    tmp_path: Path, forward: Forward
+) -> None:
     """The call is cancelled at the engine after a while; what it had sampled trains nothing."""
-    limits = Limits(attach_seconds=0.05)
+    limits = Limits(attach_seconds=300)
     async with world(tmp_path, [DONE], Trouble(0, "gate_after"), limits=limits) as w:
         await w.create()
         await leave(w, {**BODY, "stream": True})
+        await until(lambda: not w.app.book.find("s").running[0].listeners)
+        await until(lambda: b"one" in sent(w))
+        forward(300)
         await until(lambda: w.engine.cancelled == 1)
         await until(lambda: not w.app.book.find("s").running)
         await w.chat([USER], temperature=0.5)
@@ -116,7 +128,7 @@ async def test_twins_are_two_turns(tmp_path: Path) -> None:
     async with world(tmp_path, [DONE], Trouble(0, "gate")) as w:
         await w.create()
         first = asyncio.ensure_future(w.chat([USER]))
-        await asyncio.wait_for(w.engine.arrived.wait(), 20)
+        await asyncio.wait_for(w.engine.arrived.wait(), 60)
         second = await w.chat([USER])
         w.engine.gate.set()
         assert (await first)["id"] != second["id"]
@@ -134,7 +146,7 @@ async def test_a_child_that_arrives_before_its_parents_end_finds_it(tmp_path: Pa
         body = {**BODY, "stream": True}
         first = asyncio.ensure_future(w.events(CHAT, body))
         await until(lambda: w.engine.open == 1)
-        await asyncio.sleep(0.05)
+        await until(lambda: b"three" in sent(w))
         child = [USER, {"role": "assistant", "content": "one two three"}, USER]
         second = asyncio.ensure_future(w.chat(child))
         await until(lambda: len(w.engine.requests) == 2)
@@ -258,7 +270,7 @@ async def test_versions_of_a_stream_show_where_the_update_was(tmp_path: Path) ->
         await w.create()
         work = asyncio.ensure_future(w.events(CHAT, {**BODY, "stream": True}))
         await until(lambda: w.engine.open == 1)
-        await asyncio.sleep(0.1)
+        await until(lambda: b"three" in sent(w))
         await control(w, "pause", mode="keep")
         await control(w, "version", version=5)
         await control(w, "resume")
@@ -316,7 +328,7 @@ async def test_large_bodies_are_refused_before_they_are_read(tmp_path: Path) -> 
         writer.write(
             f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 1073741824\r\n\r\n".encode()
         )
-        assert (await asyncio.wait_for(reader.readline(), 20)).startswith(b"HTTP/1.1 413")
+        assert (await asyncio.wait_for(reader.readline(), 60)).startswith(b"HTTP/1.1 413")
         writer.close()
 
         async def endless() -> Any:
@@ -332,9 +344,9 @@ async def test_large_bodies_are_refused_before_they_are_read(tmp_path: Path) -> 
         await w.chat([USER])
 
 
-async def test_a_slow_loris_is_cut_off(tmp_path: Path) -> None:
+async def test_a_slow_loris_is_cut_off(tmp_path: Path, forward: Forward) -> None:
     """Connections without headers and slow bodies are closed; others are served meanwhile."""
-    limits = Limits(header_seconds=0.3, body_seconds=0.3)
+    limits = Limits(header_seconds=300, body_seconds=300)
     async with world(tmp_path, [DONE], limits=limits) as w:
         await w.create()
         host, port = w.url.removeprefix("http://").split(":")
@@ -344,9 +356,10 @@ async def test_a_slow_loris_is_cut_off(tmp_path: Path) -> None:
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{{".encode())
         await w.chat([USER])
-        assert b"408" in await asyncio.wait_for(reader.readline(), 20)
+        forward(300)
+        assert b"408" in await asyncio.wait_for(reader.readline(), 60)
         writer.close()
         for one, other in silent:
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-                await asyncio.wait_for(one.readexactly(1), 20)
+                await asyncio.wait_for(one.readexactly(1), 60)
             other.close()

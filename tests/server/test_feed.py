@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.clock import Forward
 from tests.server.fake import Engine, serving
 from tests.server.harness import World, world
 from tests.server.test_process import bearer, free_port, server
@@ -66,7 +67,7 @@ async def test_finished_groups_are_training_rows(tmp_path: Path) -> None:
     exact = {"logprob_mode": "processed"}
     async with world(tmp_path, [{"text": "hi"}], upstream=exact) as w:
         await group(w, "g1", 1.0, 0.0)
-        async with Feed(w.url, idle_seconds=5) as feed:
+        async with Feed(w.url, idle_seconds=60) as feed:
             sealed = await anext(feed)
         stored = [w.tree(name).to_json() for name in ("g1-0", "g1-1")]
     assert sealed.group.sealed
@@ -127,14 +128,15 @@ async def test_groups_done_out_of_order_are_acknowledged_in_order(tmp_path: Path
     assert log.acknowledged("trainer") == third.position == log.last
 
 
-async def test_a_deadline_seals_what_is_there(tmp_path: Path) -> None:
+async def test_a_deadline_seals_what_is_there(tmp_path: Path, forward: Forward) -> None:
     """At its deadline a group goes out; a session that still runs left it, by name, and goes on."""
     async with world(tmp_path, [{"text": "hi"}]) as w:
         await w.post(
-            "/api/groups", {"id": "g", "task": TASK, "samples": 3, "seconds": 1}, status=201
+            "/api/groups", {"id": "g", "task": TASK, "samples": 3, "seconds": 600}, status=201
         )
         await play(w, "g", "g-0", 1.0)
         await play(w, "g", "g-1", None)
+        forward(600)
         async with Feed(w.url) as feed:
             sealed = await anext(feed)
         await w.close("g-1", score=1.0)
@@ -197,7 +199,7 @@ async def test_a_poll_waits_for_a_group_and_is_bounded(tmp_path: Path) -> None:
         assert [one["end"] for one in await lines(w, wait=0)] == [True]
         poll = asyncio.ensure_future(lines(w, wait=50))
         await group(w, "a", 1.0)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             first = await poll
         await group(w, "b", 1.0)
         bounded = await lines(w, limit=10)
@@ -331,7 +333,7 @@ async def test_a_trainer_announces_its_updates(tmp_path: Path) -> None:
         async with Feed(w.url) as feed:
             await feed.pause()
             held = asyncio.ensure_future(w.chat([USER], return_token_ids=True))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not w.app.settings.control.held:
                     await asyncio.sleep(0.01)
             await feed.announce(3)

@@ -26,12 +26,12 @@ EXACT = {"logprob_mode": "processed"}
 
 
 def policy(judge: Judge, name: str = "judge") -> OpenAIPolicy:
-    return OpenAIPolicy("j", base_url=judge.url, retry=Retry(tries=1), timeout=20, name=name)
+    return OpenAIPolicy("j", base_url=judge.url, retry=Retry(tries=1), timeout=300, name=name)
 
 
 def judges(judge: Judge, **settings: Any) -> Judges:
     both = [VoteJudge(policy(judge), votes=1), HintJudge(policy(judge), votes=1)]
-    return Judges(annotators=both, **{"longest_wait": 0.2, **settings})
+    return Judges(annotators=both, **{"seconds": 300, "longest_wait": 0.2, **settings})
 
 
 async def steps(w: World, name: str, *results: str) -> None:
@@ -45,7 +45,7 @@ async def steps(w: World, name: str, *results: str) -> None:
 
 async def signals(w: World, name: str, count: int) -> list[dict[str, Any]]:
     """Wait until the first turns of a session have both signals in the store."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             found = [turn.signals for turn in w.tree(name).turns]
             if sum("vote" in one and "hint" in one for one in found) >= count:
@@ -99,7 +99,7 @@ async def test_a_judge_that_hangs_delays_no_call(tmp_path: Path) -> None:
         for name in ("a", "b", "c"):
             await w.create(name)
         await asyncio.gather(*(steps(w, name, "3", "3", "3") for name in ("a", "b", "c")))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while judge.most < 2:
                 await asyncio.sleep(0.01)
         assert not any(turn.signals for turn in w.tree("a").turns)
@@ -113,7 +113,7 @@ async def test_a_judge_that_hangs_delays_no_call(tmp_path: Path) -> None:
 async def test_a_judge_that_died_catches_up(tmp_path: Path) -> None:
     """While it is down nothing waits for it; what it missed is judged once it is back."""
     judge = Judge(free_port())
-    config = ServerConfig(signal_seconds=60)
+    config = ServerConfig(signal_seconds=300)
     given = judges(judge, grace=0.0)
     async with world(tmp_path, [CALL], judges=given, config=config, upstream=EXACT) as w:
         async with judge.up():
@@ -124,7 +124,7 @@ async def test_a_judge_that_died_catches_up(tmp_path: Path) -> None:
         await w.create("b", group="g")
         await steps(w, "b", "3", "error")
         await w.close("b", score=1.0)
-        async with Feed(w.url, acknowledge=False) as feed, asyncio.timeout(30):
+        async with Feed(w.url, acknowledge=False) as feed, asyncio.timeout(60):
             early = await anext(feed)  # sealed although no judge answers
         assert not any(turn.signals for turn in early.sessions[0].turns)
         async with judge.up():
@@ -139,9 +139,11 @@ async def test_a_complete_group_waits_for_its_votes(tmp_path: Path) -> None:
     """A fed group has the votes from which the trainer's advantages are derived."""
     judge = Judge(free_port())
     judge.gate.clear()
+    config = ServerConfig(signal_seconds=300)
+    given = judges(judge, grace=300)
     async with (
         judge.up(),
-        world(tmp_path, [CALL], judges=judges(judge, grace=60), upstream=EXACT) as w,
+        world(tmp_path, [CALL], judges=given, config=config, upstream=EXACT) as w,
     ):
         await w.post("/api/groups", {"id": "g", "task": TASK, "samples": 2}, status=201)
         for name, text in (("a", "3"), ("b", "error")):
@@ -150,13 +152,13 @@ async def test_a_complete_group_waits_for_its_votes(tmp_path: Path) -> None:
             await w.close(name, score=0.0)
         async with Feed(w.url) as feed:
             reading = asyncio.ensure_future(anext(feed))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while len(judge.asked) < 4:
                     await asyncio.sleep(0.01)
             async with w.http.get(f"{w.url}/api/groups/g") as got:
                 assert not (await got.json())["sealed"]
             judge.gate.set()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 sealed = await reading
     rows = RowBuilder("next_state_votes", "a test")(sealed).rows
     first = [row.advantage[row.loss_mask][0] for row in rows if row.advantage is not None]
@@ -173,7 +175,7 @@ async def test_a_groups_deadline_ends_the_wait_for_votes(tmp_path: Path) -> None
         await w.create("a", group="g")
         await steps(w, "a", "3")
         await w.close("a", score=1.0)
-        async with Feed(w.url) as feed, asyncio.timeout(30):
+        async with Feed(w.url) as feed, asyncio.timeout(60):
             sealed = await anext(feed)
         judge.gate.set()
         found = await signals(w, "a", 1)
@@ -221,7 +223,7 @@ async def test_a_turn_that_always_fails_does_not_hold_up_others(tmp_path: Path) 
         assert work is not None
         await w.post("/api/groups", {"id": "g", "task": TASK, "samples": 1}, status=201)
         await play(w, "g", "late", 1.0)
-        async with Feed(w.url) as feed, asyncio.timeout(30):
+        async with Feed(w.url) as feed, asyncio.timeout(60):
             assert (await anext(feed)).group.id == "g"
         assert not w.tree("bad").turns[0].signals
         assert work.failed.total() >= 2
@@ -258,7 +260,7 @@ async def test_a_broken_annotator_stops_nothing(tmp_path: Path) -> None:
         await w.create()
         await steps(w, "s", "3")
         await group(w, "g", 1.0)
-        async with Feed(w.url) as feed, asyncio.timeout(30):
+        async with Feed(w.url) as feed, asyncio.timeout(60):
             assert (await anext(feed)).group.id == "g"
 
 

@@ -80,7 +80,7 @@ async def test_open_sessions_go_on_after_a_kill(tmp_path: Path) -> None:
             await asyncio.gather(*(step(i, h) for i, h in enumerate(histories)))
             open_call = asyncio.ensure_future(step(0, histories[0]))
             await post("/api/control/version", {"version": 4})
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while len(engine.requests) < 101:
                     await asyncio.sleep(0.01)
             process.send_signal(signal.SIGKILL)
@@ -116,7 +116,7 @@ async def test_an_answer_written_by_a_killed_server_is_replayed(tmp_path: Path) 
         post.cancel()
         await asyncio.wait({post})
         w.engine.gate.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not w.tree().turns:
                 await asyncio.sleep(0.01)
         w.app.book._live.clear()  # as a new process has it

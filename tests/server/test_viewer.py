@@ -74,10 +74,12 @@ async def test_data_needs_the_token(client: httpx.AsyncClient) -> None:
     ]
     for path in paths:
         for headers in ({}, {"Authorization": "Bearer wrong"}):
-            async with httpx.AsyncClient(base_url=client.base_url, headers=headers) as other:
+            async with httpx.AsyncClient(
+                base_url=client.base_url, headers=headers, timeout=60
+            ) as other:
                 assert (await other.get(f"/api/runs{path}")).status_code == 401, path
         assert (await client.post(f"/api/runs{path}", json={})).status_code == 405
-    async with httpx.AsyncClient(base_url=client.base_url) as other:
+    async with httpx.AsyncClient(base_url=client.base_url, timeout=60) as other:
         page = await other.get("/")
         policy = page.headers["content-security-policy"]
         assert "default-src 'none'" in policy
@@ -216,7 +218,10 @@ async def test_tokens_are_the_recorded_ones(client: httpx.AsyncClient, runs: Pat
 async def test_a_run_appears_when_it_is_written(tmp_path: Path) -> None:
     """The path need not exist; what is recorded later is listed, and a revision says so."""
     viewer = Viewer(tmp_path / "run", "secret", place=lambda run: tmp_path / "c.db")
-    async with running(viewer) as url, httpx.AsyncClient(base_url=url, headers=TOKEN) as client:
+    async with (
+        running(viewer) as url,
+        httpx.AsyncClient(base_url=url, headers=TOKEN, timeout=60) as client,
+    ):
         assert (await get(client, "/api/runs"))["runs"] == []
         with Store(tmp_path / "run") as store:
             store.begin_session(record("a"))

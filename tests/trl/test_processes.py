@@ -133,11 +133,11 @@ def test_samples_are_exactly_what_the_account_says(
     with working(server, tiny, tmp_path, many=3, processes=2, form="turn") as process:
         assert "no more tasks" in failure(process)
         tally = process.tally
-        samples = [process.rollout_buffer.get(timeout=30) for _ in range(tally.samples)]
+        samples = [process.rollout_buffer.get(timeout=240) for _ in range(tally.samples)]
         with pytest.raises(queue.Empty):
             process.rollout_buffer.get_nowait()
         assert tally.trained == 6
-        metrics = [process.metrics_queue.get(timeout=30) for _ in range(tally.groups)]
+        metrics = [process.metrics_queue.get(timeout=240) for _ in range(tally.groups)]
     with Run(tmp_path / "run") as run:
         trees = [run.session(s.record.id) for s in run.summaries()]
     assert tally.sessions == len(trees) == 6
@@ -203,14 +203,14 @@ def test_a_stopped_process_is_replaced_and_does_not_block_the_trainer(
     server: Server, tiny: Any, tmp_path: Path
 ) -> None:
     """One that reads nothing, even more commands than its pipe holds, is killed and replaced."""
-    limits = FleetLimits(answer=5.0)
+    limits = FleetLimits(answer=20.0)  # its successors answer in time on any machine
     with working(server, tiny, tmp_path, limits=limits) as process:
-        process.rollout_buffer.get(timeout=90)
+        process.rollout_buffer.get(timeout=240)
         os.kill(process.pids[0], signal.SIGSTOP)
         for version in range(2, 5_000):
             process.update_model_version(version)
-        until(lambda: process.deaths, 90)
-        while process.rollout_buffer.get(timeout=90).model_version < 4_000:
+        until(lambda: process.deaths, 240)
+        while process.rollout_buffer.get(timeout=240).model_version < 4_000:
             pass
         process.check_health(STALE)
 
@@ -256,15 +256,15 @@ def test_terminating_a_process_closes_its_sessions(
     """SIGTERM leaves nothing open; SIGINT, which is meant for the trainer, does nothing."""
     marks = tmp_path / "marks"
     with working(server, tiny, tmp_path) as process:
-        process.rollout_buffer.get(timeout=90)
+        process.rollout_buffer.get(timeout=240)
         first = process.pids[0]
         os.kill(first, signal.SIGINT)
         process.check_health(STALE)
         assert process.deaths == 0
         os.kill(first, signal.SIGTERM)
-        until(lambda: process.deaths, 90)
+        until(lambda: process.deaths, 240)
         assert list(marks.glob(f"{first}-*")) == []
-        process.rollout_buffer.get(timeout=90)
+        process.rollout_buffer.get(timeout=240)
 
 
 def test_a_worker_that_fails_says_why(server: Server, tiny: Any, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.clock import Forward
 from tests.trl import cpu
 from tests.trl.runs import ByTurn
 from tests.trl.server import Server, Transfer
@@ -53,7 +54,7 @@ def working(
         until(lambda: server.running == 0)
 
 
-def until(done: Callable[[], object], seconds: float = 30.0) -> None:
+def until(done: Callable[[], object], seconds: float = 240.0) -> None:
     """Wait for something that other threads do."""
     ends = time.monotonic() + seconds
     while not done():
@@ -116,14 +117,14 @@ def test_a_full_queue_holds_the_sessions_back(server: Server, tiny: Any, tmp_pat
         worker.check_health(60)
         before = server.tokens
         for _ in range(30):
-            worker.rollout_buffer.get(timeout=30)
+            worker.rollout_buffer.get(timeout=240)
         assert server.tokens > before
 
 
 def test_an_update_without_notice_leaves_a_range(server: Server, tiny: Any, tmp_path: Path) -> None:
     """Without news of updates, a worker's tokens have a range that is one version wider."""
     with working(server, tiny, tmp_path, watched=False) as worker:
-        worker.rollout_buffer.get(timeout=30)
+        worker.rollout_buffer.get(timeout=240)
     with Run(tmp_path) as run:
         tree = run.session(next(iter(run.summaries())).record.id)
     assert {
@@ -138,7 +139,7 @@ def test_an_update_in_the_middle_of_a_session(server: Server, tiny: Any, tmp_pat
         until(lambda: len(server.bodies) == 2)
         clock.begin_update()
         worker.update_model_version(2)
-        samples = [worker.rollout_buffer.get(timeout=30) for _ in range(6)]
+        samples = [worker.rollout_buffer.get(timeout=240) for _ in range(6)]
     assert [s.model_version for s in samples[:3]] == [1, 1, 1]
     assert [s.model_version for s in samples[3:]] == [2, 2, 2]
     with Run(tmp_path) as run:
@@ -154,7 +155,7 @@ def test_sessions_beyond_the_bound_leave_their_group(
     with working(server, tiny, tmp_path, concurrency=1, samples=1, max_staleness=0) as worker:
         until(lambda: len(server.bodies) == 2)
         worker.update_model_version(2)
-        sample = worker.rollout_buffer.get(timeout=30)
+        sample = worker.rollout_buffer.get(timeout=240)
         assert sample.model_version == 2
         assert worker.tally.left == Counter({"stale": 1})
 
@@ -204,23 +205,23 @@ def test_a_failing_tool_leaves_the_group(tmp_path: Path) -> None:
 
 
 def test_a_paused_server_costs_the_agents_nothing(
-    server: Server, tiny: Any, tmp_path: Path
+    server: Server, tiny: Any, tmp_path: Path, forward: Forward
 ) -> None:
     """An update that takes longer than a turn may take ends no session."""
-    budgets = Budgets(turns=3, seconds_per_turn=3.0)
+    budgets = Budgets(turns=3, seconds_per_turn=100)
     with working(server, tiny, tmp_path, budgets=budgets) as worker:
         transfer = Transfer(server)
         trainer = type("T", (), {"args": worker, "weight_transfer": transfer})()
         worker.attach(trainer)
         until(lambda: server.running > 0)
         trainer.weight_transfer.pause()
-        time.sleep(4.0)  # longer than the turn's budget
+        forward(200)
         trainer.weight_transfer.send_weights(iter(()))
         trainer.weight_transfer.resume()
         worker.update_model_version(2)
         assert server.version == 1
         for _ in range(6):
-            worker.rollout_buffer.get(timeout=30)
+            worker.rollout_buffer.get(timeout=240)
     with Run(tmp_path) as run:
         statuses = Counter(str(s.attempts[0].status) for s in run.summaries())
     assert statuses.keys() <= {"truncated:turns", "cancelled"}
@@ -232,7 +233,7 @@ def test_a_hung_environment_ends_by_its_deadline(server: Server, tiny: Any, tmp_
     with working(
         server, tiny, tmp_path, spec=spec, budgets=Budgets(seconds_per_turn=0.2)
     ) as worker:
-        sample = worker.rollout_buffer.get(timeout=30)
+        sample = worker.rollout_buffer.get(timeout=240)
         assert sample.completion_mask.sum() > 0
     with Run(tmp_path) as run:
         assert "truncated:seconds_per_turn" in {str(s.attempts[0].status) for s in run.summaries()}
@@ -241,11 +242,10 @@ def test_a_hung_environment_ends_by_its_deadline(server: Server, tiny: Any, tmp_
 def test_stopping_while_the_server_hangs(server: Server, tiny: Any, tmp_path: Path) -> None:
     """Stop ends sessions in the middle of a call at once; they are recorded as cancelled."""
     server.hang = True
-    with working(server, tiny, tmp_path) as worker:
+    # What would be waited for until the deadline takes longer than the test may.
+    with working(server, tiny, tmp_path, stop_seconds=3600) as worker:
         until(lambda: server.running == 2)
-        begun = time.monotonic()
         worker.stop()
-        assert time.monotonic() - begun < 10
         with pytest.raises(RolloutFailed, match="is not running"):
             worker.check_health(1)
         worker.stop()
@@ -263,7 +263,7 @@ def test_a_server_that_comes_back(server: Server, tiny: Any, tmp_path: Path) -> 
     """While the server is away sessions fail and leave their groups; afterwards others count."""
     server.refuse = 8
     with working(server, tiny, tmp_path) as worker:
-        worker.rollout_buffer.get(timeout=30)
+        worker.rollout_buffer.get(timeout=240)
         assert 1 <= worker.tally.left["failed:policy"] <= 4
         worker.check_health(60)
 
@@ -289,7 +289,7 @@ def test_a_deriver_of_rewards_is_refused(server: Server, tiny: Any, tmp_path: Pa
 def test_a_store_with_sessions_is_refused(server: Server, tiny: Any, tmp_path: Path) -> None:
     """Versions begin anew with each process: two processes never share a run."""
     with working(server, tiny, tmp_path) as worker:
-        worker.rollout_buffer.get(timeout=30)
+        worker.rollout_buffer.get(timeout=240)
     with working(server, tiny, tmp_path) as worker:
         assert "use a separate directory" in failure(worker)
 
@@ -298,7 +298,7 @@ def test_an_open_store_stays_open(server: Server, tiny: Any, tmp_path: Path) -> 
     """A store that was given belongs to the giver."""
     with Store(tmp_path) as store:
         with working(server, tiny, store) as worker:
-            worker.rollout_buffer.get(timeout=30)
+            worker.rollout_buffer.get(timeout=240)
         store.put_task(Task(id="later")).wait()
 
 

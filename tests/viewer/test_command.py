@@ -29,7 +29,8 @@ async def test_the_command_prints_an_address_that_works(tmp_path: Path) -> None:
         found = re.search(r"(http://127\.0\.0\.1:\d+/)#(\S+)\?token=([\w-]{16,}) ", said)
         assert found, said
         assert found[2] == "/run/run/session/g1-0"
-        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {found[3]}"}) as client:
+        headers = {"Authorization": f"Bearer {found[3]}"}
+        async with httpx.AsyncClient(headers=headers, timeout=60) as client:
             session = (await client.get(f"{found[1]}api/runs/run/sessions/g1-0")).json()
             assert len(session["turns"]) == 4
         viewing.send_signal(signal.SIGINT)

@@ -49,8 +49,8 @@ class Page:
         return await self.browser.evaluate(f"() => {expression}")
 
     async def until(self, expression: str, wanted: Any) -> None:
-        """Wait until an expression has this value, half a minute at most."""
-        end = time.monotonic() + 30
+        """Wait until an expression has this value, two minutes at most."""
+        end = time.monotonic() + 120
         while (found := await self.see(expression)) != wanted and time.monotonic() < end:
             await asyncio.sleep(0.05)
         assert found == wanted

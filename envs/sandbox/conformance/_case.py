@@ -15,14 +15,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PROMISES",
+    "SLOW_SECONDS",
     "Case",
     "NotPromised",
+    "cut",
     "expect",
     "long_sleep",
     "promise",
     "survivors",
     "unless_admitted",
 ]
+
+SLOW_SECONDS = 120.0
+"""Time limit of what takes a moment, unless a promise is broken: machines may be very slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ class Case:
     sandbox: Sandbox
 
     async def run(
-        self, command: str, *, timeout: float = 30.0, stdin: bytes = b""
+        self, command: str, *, timeout: float = SLOW_SECONDS, stdin: bytes = b""
     ) -> CommandResult:
         """See :meth:`Sandbox.run`."""
         return await self.sandbox.run(command, timeout=timeout, stdin=stdin)
@@ -58,6 +63,21 @@ def promise(name: str) -> Callable[[Callable[[Case], Awaitable[None]]], None]:
 def expect(truth: object, saw: object) -> None:
     if not truth:
         raise AssertionError(f"saw {saw!r}"[:600])
+
+
+async def cut(run: Callable[..., Awaitable[CommandResult]], command: str) -> CommandResult:
+    """Run a command that writes something and never ends, until its time limit.
+
+    The limit is short. On a machine on which the command has not begun by then, it is run again
+    with longer ones.
+    """
+    for seconds in (0.5, 5.0, SLOW_SECONDS):
+        async with asyncio.timeout(seconds + SLOW_SECONDS):  # of the kill
+            saw = await run(command, timeout=seconds)
+        expect(saw.timed_out and saw.exit_code == -1 and not saw.ok, saw)
+        if saw.stdout:
+            break
+    return saw
 
 
 def unless_admitted(case: Case, aspect: str) -> None:

@@ -12,8 +12,10 @@ from pathlib import Path
 from trajgym.envs.sandbox._base import MIB
 from trajgym.envs.sandbox._errors import SandboxDied, SandboxError, SandboxFileError
 from trajgym.envs.sandbox.conformance._case import (
+    SLOW_SECONDS,
     Case,
     NotPromised,
+    cut,
     expect,
     long_sleep,
     promise,
@@ -55,7 +57,7 @@ async def _stdin(case: Case) -> None:
     data = bytes(range(256)) * 4096
     result = await case.run("cat | wc -c", stdin=data)
     expect(result.stdout.split() == [str(len(data)).encode()], result)
-    expect((await case.run("cat; echo end", timeout=10)).stdout == b"end\n", "no end of file")
+    expect((await case.run("cat; echo end")).stdout == b"end\n", "no end of file")
     unread = await case.run("true", stdin=data * 4)
     expect(unread.ok, unread)
 
@@ -98,12 +100,8 @@ async def _timeout(case: Case) -> None:
         f"sleep {mark} & (setsid sleep {mark} &) ; (env -i setsid sleep {mark} &) ; "
         f"trap '' TERM INT HUP; echo begun; while :; do :; done"
     )
-    begun = time.monotonic()
-    result = await case.run(attack, timeout=1.0)
-    took = time.monotonic() - begun
-    expect(result.timed_out and result.exit_code == -1 and not result.ok, result)
+    result = await cut(case.run, attack)
     expect(result.stdout == b"begun\n", result)
-    expect(took < 60, f"the kill took {took:.1f} s")
     left = await survivors(case, mark)
     expect(not left, left)
     expect((await case.run("echo usable")).stdout == b"usable\n", "not usable")
@@ -113,13 +111,13 @@ async def _timeout(case: Case) -> None:
 async def _cancel(case: Case) -> None:
     mark = long_sleep()
     running = asyncio.create_task(
-        case.run(f"(setsid sleep {mark} &) ; echo > begun; sleep {mark}", timeout=60)
+        case.run(f"(setsid sleep {mark} &) ; echo > begun; sleep {mark}", timeout=2 * SLOW_SECONDS)
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SLOW_SECONDS):
         while not (await case.run("test -e begun")).ok:
             pass
     running.cancel()
-    await asyncio.wait({running}, timeout=20)
+    await asyncio.wait({running}, timeout=SLOW_SECONDS)
     expect(running.cancelled(), "the cancelled command went on")
     left = await survivors(case, mark)
     expect(not left, left)
@@ -255,13 +253,13 @@ async def _snapshot(case: Case) -> None:
 @promise("closing ends running commands, can be repeated, and later calls raise")
 async def _close(case: Case) -> None:
     mark = long_sleep()
-    running = asyncio.create_task(case.run(f"echo > begun; sleep {mark}", timeout=60))
-    async with asyncio.timeout(20):
+    running = asyncio.create_task(case.run(f"echo > begun; sleep {mark}", timeout=2 * SLOW_SECONDS))
+    async with asyncio.timeout(SLOW_SECONDS):
         while not (await case.run("test -e begun")).ok:
             pass
     await case.sandbox.close()
     await case.sandbox.close()
-    await asyncio.wait({running}, timeout=20)
+    await asyncio.wait({running}, timeout=SLOW_SECONDS)
     expect(running.done() and isinstance(running.exception(), SandboxDied), running)
     for call in (case.run("true"), case.sandbox.read_file("f"), case.sandbox.snapshot()):
         try:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 from trajgym.envs.sandbox._base import Service
 from trajgym.envs.sandbox._errors import SandboxStartFailed, SandboxUnavailable
-from trajgym.envs.sandbox.conformance._case import Case, NotPromised, expect, long_sleep, promise
+from trajgym.envs.sandbox.conformance._case import (
+    SLOW_SECONDS,
+    Case,
+    NotPromised,
+    expect,
+    long_sleep,
+    promise,
+)
 
 if TYPE_CHECKING:
     from trajgym.envs.sandbox._base import Sandbox, SandboxSpec
@@ -116,10 +123,10 @@ async def _services(case: Case) -> None:
     async with await _start(case, dataclasses.replace(case.spec, services=(service,))) as box:
         await box.run("sleep 60", timeout=0.5)
         for word in ("one", "two"):
-            saw = await box.run(ask.format(word), timeout=10)
+            saw = await box.run(ask.format(word), timeout=SLOW_SECONDS)
             expect(saw.stdout == f"{word} back\n".encode(), saw)
         async with await box.fork() as fork:
-            saw = await fork.run(ask.format("three"), timeout=10)
+            saw = await fork.run(ask.format("three"), timeout=SLOW_SECONDS)
             expect(saw.stdout == b"three back\n", saw)
     failing = Service(name="bell", command="echo broken; exit 1", ready="false")
     try:
@@ -152,11 +159,11 @@ async def _disk(case: Case) -> None:
     async with await case.provider.start(spec) as small:
         one = await small.run("head -c 20000000 /dev/zero > big")
         expect(not one.ok and not one.timed_out, one)
-        saw = await small.run(fill, timeout=30)
+        saw = await small.run(fill, timeout=SLOW_SECONDS)
         expect(not saw.timed_out and b"disk limit" in saw.stderr, saw)
         expect((await small.run("rm -f f* big; echo > small")).ok, "no room can be made")
         shell = await small.shell()
-        saw = await shell.run(f"( {fill} )", timeout=30)
+        saw = await shell.run(f"( {fill} )", timeout=SLOW_SECONDS)
         expect(b"disk limit" in saw.stderr, saw)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from trajgym.envs.sandbox.conformance._case import (
+    SLOW_SECONDS,
     Case,
+    cut,
     expect,
     long_sleep,
     promise,
@@ -38,7 +40,7 @@ async def _greedy(case: Case) -> None:
         "if true; then",
         "cat <<E\nhi",
     ):
-        saw = await shell.run(line, timeout=10)
+        saw = await shell.run(line, timeout=SLOW_SECONDS)
         expect(not saw.timed_out, (line, saw))
     answered = await shell.run("read a; read b; echo $a-$b", stdin="1\n2\n")
     expect(answered.stdout == b"1-2\n", answered)
@@ -66,7 +68,7 @@ async def _jobs(case: Case) -> None:
     mark = long_sleep()
     shell = await case.sandbox.shell()
     await shell.run(f"sleep {mark} & (setsid sleep {mark} &)")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SLOW_SECONDS):
         while [process.name for process in await shell.processes()] != ["sleep", "sleep"]:
             pass
     await shell.run("sleep 60", timeout=0.3)
@@ -86,8 +88,8 @@ async def _timeout(case: Case) -> None:
         f"echo {mark} >/dev/null; (while :; do :; done)",
     ]
     for attack in attacks:
-        saw = await shell.run(f"echo begun; {attack}", timeout=0.5)
-        expect(saw.timed_out and saw.exit_code == -1 and saw.stdout == b"begun\n", saw)
+        saw = await cut(shell.run, f"echo begun; {attack}")
+        expect(saw.stdout == b"begun\n", saw)
     after = await shell.run("pwd; echo $x")
     expect(after.stdout == b"/usr\nkept\n", after)
     left = await survivors(case, mark)
@@ -112,7 +114,7 @@ async def _ends(case: Case) -> None:
 async def _closed_outputs(case: Case) -> None:
     shell = await case.sandbox.shell()
     for line in ("exec >/dev/null; echo x", "exec >&- 2>&-", "exec 7>&- 8>&-", "set -x; set -v"):
-        saw = await shell.run(line, timeout=10)
+        saw = await shell.run(line, timeout=SLOW_SECONDS)
         expect(not saw.timed_out, (line, saw))
     expect((await shell.run("echo usable")).stdout == b"usable\n", "not usable")
 
@@ -148,12 +150,12 @@ async def _cancel(case: Case) -> None:
     mark = long_sleep()
     shell = await case.sandbox.shell()
     await shell.run("x=kept")
-    running = asyncio.create_task(shell.run(f": > begun; sleep {mark}"))
-    async with asyncio.timeout(20):
+    running = asyncio.create_task(shell.run(f": > begun; sleep {mark}", timeout=2 * SLOW_SECONDS))
+    async with asyncio.timeout(SLOW_SECONDS):
         while not (await case.run("test -e begun")).ok:
             pass
     running.cancel()
-    await asyncio.wait({running}, timeout=20)
+    await asyncio.wait({running}, timeout=SLOW_SECONDS)
     expect(running.cancelled(), "the cancelled command went on")
     expect((await shell.run("echo $x")).stdout == b"kept\n", "the shell is lost")
     left = await survivors(case, mark)

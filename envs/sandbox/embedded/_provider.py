@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NO_NETWORKS", "EmbeddedProvider"]
 
-PROBE_SECONDS = 10.0
+PROBE_SECONDS = 30.0
 NO_NETWORKS = (
     "a network namespace that several commands share needs root; run as root, or use Docker"
 )

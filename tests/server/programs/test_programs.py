@@ -166,7 +166,7 @@ async def test_a_program_that_makes_no_call(tmp_path: Path) -> None:
 async def test_a_program_that_hangs(tmp_path: Path) -> None:
     """The agent's seconds end it; what it has done so far is verified."""
     line = "echo done > note.txt; echo waiting; sleep 3600"
-    attempt = await ends(tmp_path, {"command": line}, budgets=Budgets(seconds=2.0))
+    attempt = await ends(tmp_path, {"command": line}, budgets=Budgets(seconds=10.0))
     assert str(attempt.status) == "truncated:seconds"
     assert attempt.outcome.score == 1.0
     assert attempt.outcome.details["agent"]["stdout"] == "waiting\n"
@@ -207,7 +207,7 @@ async def test_a_process_that_stays_behind_is_killed(tmp_path: Path, kind: str) 
     line = "echo done > note.txt; setsid sleep 3601 & sleep 3602"
     async with case(tmp_path, lambda n, body: {"text": "done"}) as c:
         spec = EnvSpec(id=f"{NOTES}:{kind.title()}Note")
-        await c.collect(spec, [Task(id="t")], {"command": line}, budgets=Budgets(seconds=3.0))
+        await c.collect(spec, [Task(id="t")], {"command": line}, budgets=Budgets(seconds=10.0))
         (attempt,) = c.tree().attempts
     assert str(attempt.status) == "truncated:seconds"
     assert attempt.outcome is not None

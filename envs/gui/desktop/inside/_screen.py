@@ -22,6 +22,7 @@ _QUIET = 0.12
 """Seconds without a change after which the screen counts as settled."""
 _BACKGROUND = 0x3B5568
 _PROBE_SECONDS = 0.25
+"""How long the first test window is waited for; each further one twice as long."""
 _LOOK_EVERY = 0.015
 _SETTINGS = {
     ".config/gtk-3.0/settings.ini": (
@@ -85,6 +86,7 @@ class Screen:
         self.root.change_attributes(background_pixel=_BACKGROUND)
         self.root.clear_area()
         self._manager = self.spawn(["openbox", "--sm-disable"])
+        self._patience = _PROBE_SECONDS
         wait_until("the window manager", seconds, self._is_managed)
         import mss
 
@@ -151,7 +153,8 @@ class Screen:
         probe = self.root.create_window(0, 0, 8, 8, 0, X.CopyFromParent)
         probe.map()
         self.display.sync()
-        end = time.monotonic() + _PROBE_SECONDS
+        end = time.monotonic() + self._patience
+        self._patience *= 2
         while not (taken := probe.id in self.clients()) and time.monotonic() < end:
             time.sleep(0.005)
         probe.destroy()
