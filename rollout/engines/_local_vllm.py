@@ -170,7 +170,7 @@ class LocalVLLMEngine(TokenEngine):
     @property
     def llm(self) -> Any:
         """The ``AsyncLLM``, None before the start."""
-        return self._llm
+        return self._llm or self._given
 
     async def start(self) -> None:
         """Load the model and start vLLM's processes; takes a minute or more.

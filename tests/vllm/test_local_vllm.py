@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-LONG = 700
+LONG = 300
 
 
 @register("test/vllm-talk")
@@ -275,7 +275,7 @@ async def test_sessions(engine: LocalVLLMEngine, tiny: Any, tmp_path: Path) -> N
     assert report.sessions == 3
     model = tiny.model()
     with Run(tmp_path) as run:
-        rows = [row for tree in run.sessions() for row in build_rows(tree)]
+        rows = [row for tree in run.sessions() for row in build_rows(tree).rows]
     assert rows
     for row in rows:
         ids = torch.tensor(row.input_ids[None].tolist())

@@ -30,6 +30,7 @@ def make(folder: Path) -> Tiny:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     words = tokenizer("chatml")
+    words.eos_token = None  # only the stop ids of a request end a response
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(words),
@@ -41,7 +42,7 @@ def make(folder: Path) -> Tiny:
         max_position_embeddings=2048,
         tie_word_embeddings=True,
         bos_token_id=None,
-        eos_token_id=words.eos_token_id,
+        eos_token_id=None,
     )
     model = LlamaForCausalLM(config)
     with torch.no_grad():
