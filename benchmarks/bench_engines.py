@@ -151,7 +151,7 @@ class Client:
             "turns": counted.turns,
             "tokens": counted.tokens,
             "begun": counted.begun,
-            "ended": counted.ended,
+            "ended": time.time() if cut else counted.ended,
             "cut": cut,
         }
 
