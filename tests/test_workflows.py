@@ -41,6 +41,8 @@ def make_targets(command: str) -> set[str]:
     for line in command.splitlines():
         for part in re.split(r"&&|\|\||;|[<>|&]", line):
             words = shlex.split(part, comments=True)
+            if words[:2] == ["nice", "-n"]:
+                words = words[3:]
             if words[:1] == ["make"]:
                 found |= {word for word in words[1:] if not word.startswith("-")}
     return found

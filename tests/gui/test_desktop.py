@@ -392,7 +392,8 @@ async def test_signals_for_derivers(shared: None) -> None:
 async def test_a_fork_replays_to_the_same_pictures(shared: None) -> None:
     """A fork's desktop has the same pixels as the first one, and the attempts then diverge."""
     steps = demo_script(TASKS["rename"], 0)
-    async with Session(EnvSpec(id="desktop"), TASKS["rename"]) as session:
+    patient = EnvSpec(id="desktop", config={"settle": 30.0})
+    async with Session(patient, TASKS["rename"]) as session:
         for step in steps[:3]:
             await session.step(step)
         rival = await session.fork(2)

@@ -13,7 +13,7 @@ from ._accessible import Accessibility
 from ._errors import Refused, ScreenGone
 from ._input import Input
 from ._ping import Ping
-from ._screen import Screen
+from ._screen import QUIET, Screen
 from ._windows import Windows
 
 _MOST_SECONDS = 100.0
@@ -21,6 +21,8 @@ _BETWEEN = 0.05
 """Seconds between two actions of a batch: toolkits drop keys that immediately follow a click."""
 _PR_SET_DUMPABLE = 4
 _LEAST_SETTLE = 0.2
+_DRAWN = 10
+"""How many times as long as an answer of an application its drawing may take."""
 _READ_SECONDS = 10.0
 _GUESS_SECONDS = 2.0
 _NOTHING = {"screenshot", "zoom", "cursor_position", "say", "give_up", "finish"}
@@ -130,10 +132,15 @@ class Driver:
             The time that it took, in seconds.
         """
         begun = time.monotonic()
-        if seconds and (active := self._windows.active()):
-            self._ping.wait(active, seconds)
+        quiet = QUIET
+        active = self._windows.active() if seconds else None
+        if active and self._ping.wait(active, seconds):
+            # An application that has nothing left to read and answers late also draws late.
+            asked = time.monotonic()
+            self._ping.wait(active, seconds - (asked - begun))
+            quiet = max(quiet, _DRAWN * (time.monotonic() - asked))
         left = seconds - (time.monotonic() - begun)
-        self._screen.settle(max(left, min(seconds, _LEAST_SETTLE)))
+        self._screen.settle(max(left, min(seconds, _LEAST_SETTLE)), quiet)
         return time.monotonic() - begun
 
     def _look(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from ._errors import ScreenGone
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Screen", "wait_until"]
+__all__ = ["QUIET", "Screen", "wait_until"]
 
-_QUIET = 0.12
+QUIET = 0.12
 """Seconds without a change after which the screen counts as settled."""
 _BACKGROUND = 0x3B5568
 _PROBE_SECONDS = 0.25
@@ -184,13 +184,13 @@ class Screen:
         """Return a number that changes with what the screen shows."""
         return zlib.crc32(self._grab().raw)
 
-    def settle(self, seconds: float) -> None:
-        """Wait until the screen has not changed for a moment, at most ``seconds``."""
+    def settle(self, seconds: float, quiet: float = QUIET) -> None:
+        """Wait until the screen has not changed for ``quiet`` seconds, at most ``seconds``."""
         begun = since = time.monotonic()
         if not seconds:
             return
         last = self.mark()
-        while (now := time.monotonic()) < begun + seconds and now < since + _QUIET:
+        while (now := time.monotonic()) < begun + seconds and now < since + quiet:
             time.sleep(_LOOK_EVERY)
             if (mark := self.mark()) != last:
                 last, since = mark, time.monotonic()
