@@ -60,9 +60,8 @@ def summary(found: dict[str, dict[int, list[dict[str, Any]]]]) -> list[dict[str,
     rows = []
     for arm, runs in found.items():
         updates = {s: [x for x in read if x["kind"] == "update"] for s, read in runs.items()}
-        evals = [x for read in runs.values() for x in read if x["kind"] == "eval"]
-        last = max((x["update"] for x in evals), default=0)
-        final = [x["success"] for x in evals if x["update"] == last]
+        evals = [[x for x in read if x["kind"] == "eval"] for read in runs.values()]
+        final = [of_seed[-1] for of_seed in evals if of_seed]
         groups: dict[str, int] = defaultdict(int)
         for one in updates.values():
             for line in one:
@@ -75,8 +74,8 @@ def summary(found: dict[str, dict[int, list[dict[str, Any]]]]) -> list[dict[str,
                 "updates": min((len(one) for one in updates.values()), default=0),
                 "tokens": float(np.mean([sum(x["sampled_tokens"] for x in one)
                                          for one in updates.values()] or [0])),
-                "eval_at": last,
-                "eval": [round(x, 3) for x in final],
+                "eval_at": [x["update"] for x in final],
+                "eval": [round(x["success"], 3) for x in final],
                 "groups": dict(groups),
                 "minus_outcome": _against_outcome(found, arm),
             }
