@@ -28,6 +28,12 @@ class Connection(Protocol):
     def unwatch(self) -> None:
         """End the watch."""
 
+    async def drained(self) -> bool:
+        """Wait until most of what was written has been passed on to the client's side.
+
+        Returns False if the client disconnected first, or was disconnected as it reads nothing.
+        """
+
 
 def connection_of(scope: dict[str, Any]) -> Connection | None:
     """Return the connection of a request; None under servers other than ours."""
@@ -93,6 +99,7 @@ def protocol(header_seconds: float, send_seconds: float) -> type[Any]:
         _slow: asyncio.TimerHandle | None = None
         _gone: Callable[[], None] | None = None
         _lost = False
+        _cut = False
 
         def connection_made(self, transport: Any) -> None:
             self._extensions = {_EXTENSION: self}
@@ -101,6 +108,7 @@ def protocol(header_seconds: float, send_seconds: float) -> type[Any]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._lost = True
+            self._cut = self.flow.write_paused  # not if everything was written before
             self._disarm()
             super().connection_lost(exc)  # resumes writing
             if self._gone is not None:
@@ -143,6 +151,11 @@ def protocol(header_seconds: float, send_seconds: float) -> type[Any]:
 
         def unwatch(self) -> None:
             self._gone = None
+
+        async def drained(self) -> bool:
+            if self.flow.write_paused:
+                await self.flow.drain()  # until writing is resumed, or the connection is lost
+            return not self._cut
 
         def _arm(self) -> None:
             self._disarm()

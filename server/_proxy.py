@@ -170,10 +170,14 @@ class Proxy:
             connection.watch(listener.leave)
             unwatch = connection.unwatch
         try:
-            if await self._serve(flight, listener, send):
+            try:
+                sent = await self._serve(flight, listener, send)
+                if sent and connection is not None:  # others wait in send() itself
+                    sent = await connection.drained()
+            except OSError:  # the client accepts no more, or not in time
+                sent = False
+            if sent:
                 session.delivered(flight)
-        except OSError:  # the client accepts no more, or not in time
-            pass
         finally:
             unwatch()
             session.left(flight, listener)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -363,3 +365,48 @@ async def test_a_slow_loris_is_cut_off(tmp_path: Path, forward: Forward) -> None
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                 await asyncio.wait_for(one.readexactly(1), 60)
             other.close()
+
+
+async def test_a_client_that_reads_nothing_is_cut_off(tmp_path: Path) -> None:
+    """Its answer is not delivered; the same request again gets exactly this answer."""
+    text = "x" * 8_000_000  # more than the sockets' buffers hold
+    async with world(tmp_path, [{"text": text}], limits=Limits(send_seconds=0.2), ids=False) as w:
+        await w.create()
+        host, port = w.url.removeprefix("http://").split(":")
+        body = json.dumps(BODY).encode()
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(deaf, (host, int(port)))
+            head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"
+            head += "content-type: application/json\r\n\r\n"
+            await loop.sock_sendall(deaf, head.encode() + body)
+            live = w.app.book.find("s")
+            await until(lambda: w.engine.requests and not live.running)
+            await until(lambda: w.tree().turns[0].delivery != "open")
+            assert w.tree().turns[0].delivery == "orphan"
+            got = b""
+            with contextlib.suppress(ConnectionError):
+                while piece := await asyncio.wait_for(loop.sock_recv(deaf, 1 << 20), 60):
+                    got += piece
+            assert len(got) < len(text)
+        answer = await w.chat([USER])
+        (turn,) = w.tree().turns
+        assert len(w.engine.requests) == 1
+    assert answer["choices"][0]["message"]["content"] == text
+    assert turn.delivery == "delivered"
+
+
+async def test_a_large_answer_on_a_connection_that_then_closes_is_delivered(tmp_path: Path) -> None:
+    """The server ends the connection after the last byte; that is no disconnect of the client."""
+    text = "x" * 8_000_000
+    async with world(tmp_path, [{"text": text}], ids=False) as w:
+        await w.create()
+        async with w.http.post(w.url + CHAT, json=BODY, headers={"connection": "close"}) as got:
+            answer = await got.json()
+        live = w.app.book.find("s")
+        await until(lambda: w.tree().turns[0].delivery != "open" and not live.running)
+        (turn,) = w.tree().turns
+    assert answer["choices"][0]["message"]["content"] == text
+    assert turn.delivery == "delivered"
