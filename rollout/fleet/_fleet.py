@@ -586,6 +586,12 @@ class Fleet:
             )
             self._end_group(job, accepted=False)
         else:
+            if job.deaths == 2:  # at the latest now: with endless tasks, its turn never comes
+                _log.warning(
+                    "task %r was running in two processes that ended; its group runs again alone, "
+                    "after all other tasks",
+                    job.task.id,
+                )
             self._backlog.put_back(job)
 
     # Jobs -----------------------------------------------------------------------------------

@@ -427,7 +427,9 @@ async def test_a_handler_that_refuses_ends_the_fleet(tmp_path: Path) -> None:
     assert statuses(tmp_path / "run") == {"completed": 1}
 
 
-async def test_a_task_that_ends_its_process_is_named(tmp_path: Path) -> None:
+async def test_a_task_that_ends_its_process_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The others are finished, and so are its neighbours in the process that it ended."""
     todo = [*tasks(3), *(task for task in tasks(5, deadly=True) if task.id == "t4"), *tasks(6)[5:]]
     with pytest.raises(
@@ -435,6 +437,7 @@ async def test_a_task_that_ends_its_process_is_named(tmp_path: Path) -> None:
     ):
         await collect_in_processes(SPEC, todo, policy, tmp_path, limits=FleetLimits(deaths=2))
     assert {task for task, _ in contents(tmp_path)} == {"t0", "t1", "t2", "t5"}
+    assert "task 't4' was running in two processes that ended" in caplog.text
 
 
 @pytest.mark.parametrize("failures", [1, 3])
