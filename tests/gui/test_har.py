@@ -506,10 +506,12 @@ onload = () => {
     async with DockerProvider() as provider:
         async with (
             await provider.start(browser_spec()) as box,
-            Browser(box, har=tmp_path / "site.har") as browser,
+            Browser(
+                box, har=tmp_path / "site.har", load_seconds=600, action_seconds=600
+            ) as browser,
         ):
             await browser.look()
-            change = ["docker", "update", "--cpus", "0.1", box.container]
+            change = ["docker", "update", "--cpus", "0.2", box.container]
             await (await asyncio.create_subprocess_exec(*change)).wait()
             look = await browser.act([GoTo(f"{SITE}/")])
             assert "part 1. part 2. part 3." in look.tree
