@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 __all__ = ["REPLAY_SECONDS", "Earlier", "Repeat", "State", "repeat_of"]
 
 REPLAY_SECONDS = 60.0
-"""How long an undelivered answer can be replayed after its end, in seconds."""
+"""How long an undelivered answer can be replayed, in seconds: after its end, or after the client has
+left to which it was being sent."""
 
 State: TypeAlias = Literal["running", "failed", "complete"]
 
@@ -28,7 +29,7 @@ class Earlier(NamedTuple):
     replayed: bool
     """The answer has been replayed already."""
     ended: float
-    """When it ended (Unix time, s)."""
+    """When it ended, or its last client left after that (Unix time, s)."""
 
 
 class Repeat(NamedTuple):

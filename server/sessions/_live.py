@@ -454,6 +454,7 @@ class LiveSession:
             loop = asyncio.get_running_loop()
             loop.call_later(self._settings.limits.attach_seconds, self._abandon, flight)
         elif flight.state == "complete" and not flight.delivered and not flight.listeners:
+            flight.ended = time.time()  # a client that read slowly may have left much later
             for index in flight.turns:
                 if not any(seen.followed for seen in flight.seen):
                     self.recorder.amend(index, delivery="orphan")
