@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 __all__ = ["REPLAY_SECONDS", "Earlier", "Repeat", "State", "repeat_of"]
 
 REPLAY_SECONDS = 60.0
-"""How long an undelivered answer can be replayed, in seconds: after its end, or after the client has
+"""How long an undelivered answer can be replayed, in seconds: after its end, or after the client
 left to which it was being sent."""
 
 State: TypeAlias = Literal["running", "failed", "complete"]
