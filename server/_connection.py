@@ -29,9 +29,10 @@ class Connection(Protocol):
         """End the watch."""
 
     async def drained(self) -> bool:
-        """Wait until most of what was written has been passed on to the client's side.
+        """Wait until the operating system has accepted what was written, up to a small rest.
 
-        Returns False if the client disconnected first, or was disconnected as it reads nothing.
+        Returns False if the connection was lost before: the client left, or read nothing for too
+        long.
         """
 
 
