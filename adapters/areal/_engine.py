@@ -70,8 +70,9 @@ class ArealEngine(TokenEngine):
     AReaL reports a version for each token, but reads it when a response arrives: a response that
     was sent before a weight update and arrives after it has a version that is too new. Therefore
     the first run of equal versions in a response has a range that starts at the version at its
-    request. Later runs were requested after the update that ended the run before, because AReaL
-    pauses for updates.
+    request. AReaL pauses for updates, so that a later run was requested after the update that
+    ended the run before: at a newer version than that run's, if the run before certainly arrived
+    ahead of its update, otherwise at least at that run's.
 
     Args:
         engine: AReaL's ``InferenceEngine``.
@@ -176,10 +177,13 @@ class ArealEngine(TokenEngine):
 
 
 def _segments(first: int, reported: Sequence[int]) -> tuple[Segment, ...]:
-    """Return runs of equal versions; ``first`` is the lower bound of the first run."""
+    """Return runs of equal versions; ``first`` is the version at the first run's request."""
     segments: list[Segment] = []
     oldest = first
     for version, run in groupby(reported):
-        segments.append(Segment(len(list(run)), min(oldest, version), version))
-        oldest = version + 1
+        low = min(oldest, version)
+        segments.append(Segment(len(list(run)), low, version))
+        # A run that may have arrived after the update that ended it: the next request may have
+        # been made at the version that was read then.
+        oldest = version + 1 if low == version else version
     return tuple(segments)

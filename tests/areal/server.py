@@ -30,11 +30,19 @@ class Server:
     aborted: int = 0
     hold: int = 0
     """So many of the next requests stop after their first id, until the next pause."""
+    late: bool = False
+    """Answers to aborted requests arrive after the weight update, and what continues them is held
+    before anything else is: several late answers in a row make up one response."""
     mute_on: tuple[int, ...] = ()
     """Prompts with these ids in a row are never answered."""
     held: threading.Event = field(default_factory=threading.Event)
     """All of them are in the middle of a response now."""
+    _cut: set[tuple[int, ...]] = field(default_factory=set)
+    """What aborted requests had sampled, until it is continued."""
+    _weights: threading.Lock = field(default_factory=threading.Lock)
+    """Held while an id is sampled and while the weights change: no id is sampled in between."""
     _paused: asyncio.Event = field(default_factory=asyncio.Event)
+    _resumed: asyncio.Event = field(default_factory=asyncio.Event)
     _loop: asyncio.AbstractEventLoop | None = None
 
     async def generate(self, request: Any) -> Any:
@@ -47,9 +55,10 @@ class Server:
             return web.json_response(_answer(out, "abort", "Abort before prefill"))
         if self.mute_on and _holds(ids, self.mute_on):
             await asyncio.Event().wait()
-        finish = "length"
+        finish, continued = "length", tuple(ids) in self._cut
+        self._cut.discard(tuple(ids))
         for number in range(wanted["max_new_tokens"]):
-            if number == 1 and self.hold > 0:
+            if number == 1 and self.hold > 0 and (continued or not self._cut):
                 self.hold -= 1
                 if not self.hold:
                     self.held.set()
@@ -58,23 +67,28 @@ class Server:
                 finish = "abort"
                 self.aborted += 1
                 break
-            logprob, chosen = await asyncio.to_thread(self._next, ids, wanted["temperature"])
+            version, logprob, chosen = await asyncio.to_thread(
+                self._next, ids, wanted["temperature"]
+            )
             ids.append(chosen)
             out.append((logprob, chosen, None))
-            self.sampled[tuple(ids)].append((self.version, logprob))
+            self.sampled[tuple(ids)].append((version, logprob))
             if chosen in wanted["stop_token_ids"]:
                 finish = "stop"
                 break
+        if finish == "abort" and self.late:
+            self._cut.add(tuple(ids))
+            await self._resumed.wait()
         return web.json_response(_answer(out, finish, ""))
 
-    def _next(self, ids: list[int], temperature: float) -> tuple[float, int]:
+    def _next(self, ids: list[int], temperature: float) -> tuple[int, float, int]:
         import torch
 
-        with torch.inference_mode():
+        with self._weights, torch.inference_mode():
             logits = self.model(input_ids=torch.tensor([ids])).logits[0, -1].float()
             logprobs = torch.log_softmax(logits / max(temperature, 1e-5), -1)
             chosen = int(torch.multinomial(logprobs.exp(), 1))
-        return float(logprobs[chosen]), chosen
+            return self.version, float(logprobs[chosen]), chosen
 
     async def pause(self, request: Any) -> Any:
         return self._switch(on=True)
@@ -86,9 +100,11 @@ class Server:
         from aiohttp import web
 
         if on:
+            self._resumed.clear()
             self._paused.set()
         else:
             self._paused.clear()
+            self._resumed.set()
         return web.json_response({"ok": True})
 
     async def health(self, request: Any) -> Any:
@@ -101,11 +117,11 @@ class Server:
         import torch
 
         generator = torch.Generator().manual_seed(self.version)
-        with torch.no_grad():
+        with self._weights, torch.no_grad():
             for parameter in self.model.parameters():
                 noise = torch.randn(parameter.shape, generator=generator)
                 parameter.add_(0.003 * noise)
-        self.version += 1
+            self.version += 1
 
 
 def _holds(ids: list[int], part: tuple[int, ...]) -> bool:

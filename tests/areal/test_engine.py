@@ -103,7 +103,9 @@ async def test_silence_without_a_pause_fails_the_turn() -> None:
         (3, [3, 3], (Segment(2, 3, 3),)),
         (3, [3, 4, 4], (Segment(1, 3, 3), Segment(2, 4, 4))),
         (3, [4, 4], (Segment(2, 3, 4),)),
+        (3, [4, 5], (Segment(1, 3, 4), Segment(1, 4, 5))),
         (3, [3, 6], (Segment(1, 3, 3), Segment(1, 4, 6))),
+        (3, [3, 6, 7], (Segment(1, 3, 3), Segment(1, 4, 6), Segment(1, 6, 7))),
     ],
 )
 async def test_versions_become_ranges(

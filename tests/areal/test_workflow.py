@@ -194,10 +194,15 @@ def test_groups_train_as_they_were_recorded(
     assert mixed > 0, "no turn was sampled by two versions"
 
 
+@pytest.mark.parametrize("late", [False, True])
 def test_versions_and_logprobs_are_the_servers_truth(
-    tiny: Any, server: Any, engine: Callable[..., Any], tmp_path: Path
+    late: bool, tiny: Any, server: Any, engine: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Every trained token has its log-prob and a range with the version that really sampled it."""
+    """Every trained token has its log-prob and a range with the version that really sampled it.
+
+    Also where interrupted responses arrive after the update, one after the other in a turn.
+    """
+    server.late = late
     made = engine(max_head_offpolicyness=2)
     flow, data = workflow(tiny, tmp_path), loader(some(60))
     hold(server)
