@@ -87,6 +87,18 @@ PAGES = {
     "refresh": "<meta http-equiv='refresh' content='0'>again",
     "reload": "<script>location.reload()</script>",
     "reload-often": "<button>b</button><script>setInterval(() => location.reload(), 20)</script>",
+    **{
+        # Each frame takes longer than a second, and so does the time between two documents.
+        f"slow-reload-{frames}": f"""<h1>Again</h1><script>let n = 0;
+        function draw() {{
+          if (++n == {frames}) location.reload();
+          const end = performance.now() + 1200;
+          while (performance.now() < end);
+          requestAnimationFrame(draw);
+        }}
+        onload = () => requestAnimationFrame(draw);</script>"""
+        for frames in (1, 2)
+    },
     "ping": "<script>location = '/pong'</script>",
     "pong": "<script>location.replace('/ping')</script>",
     "map": """<div style="height:900px">far</div><canvas id=c width=100 height=100></canvas>
@@ -485,6 +497,18 @@ async def test_redirects_without_end_are_bounded(
         assert (look.url, look.errors, look.events) == ("http://pages.test/events", ("",), ())
         look = await browser.act([Click(item(look, "button", "Alert"))])
     assert look.title == "after"
+
+
+@pytest.mark.parametrize("frames", [1, 2])
+async def test_a_document_that_comes_during_every_look_is_shown(
+    browser: Browser, frames: int
+) -> None:
+    """A page that moves on before it could be looked at is stopped: a look is never empty."""
+    look = await browser.act([GoTo(f"http://pages.test/slow-reload-{frames}")], PictureForm())
+    assert look.picture is not None
+    assert look.tree
+    assert look.digest
+    await browser.act([CloseTab()])
 
 
 async def test_a_page_may_keep_what_is_typed_in_its_address(box: Sandbox) -> None:

@@ -41,8 +41,8 @@ _STOP = 1.0
 """Seconds for a stopped page to settle."""
 STOP_SECONDS = 2 * _STOP + 4.0
 """Deadline of :meth:`Loads.stop`."""
-_STOPPED = 2.0
-"""Seconds for one try of an observation of a stopped page."""
+_STOPPED, _LONGEST_STOPPED = 2.0, 8.0
+"""Seconds for the first and for a later try of an observation of a stopped page."""
 _DOCUMENTS = {"patterns": [{"urlPattern": "*", "resourceType": "Document"}]}
 
 
@@ -295,17 +295,17 @@ class Loads:
             return True
         return _never_stops(self._hopped) or _never_stops(self._addresses)
 
-    async def unless_moved(self, work: Coroutine[Any, Any, T]) -> T | None:
+    async def unless_moved(self, work: Coroutine[Any, Any, T], tries: int = 0) -> T | None:
         """Return the result of a coroutine on the page; None if it was cancelled.
 
         It is cancelled when another document arrives, because Chromium may never answer a request
         about the previous one; and on a stopped page, whose screenshot may never be taken, after a
-        short time.
+        short time, which is longer after some earlier tries.
         """
         self._moved.clear()
         task, moved = asyncio.ensure_future(work), asyncio.ensure_future(self._moved.wait())
         try:
-            seconds = _STOPPED if self.stopped else None
+            seconds = min(_STOPPED * (1 + tries), _LONGEST_STOPPED) if self.stopped else None
             await asyncio.wait({task, moved}, timeout=seconds, return_when="FIRST_COMPLETED")
             return task.result() if task.done() else None
         finally:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ._browser import Refused
 from ._large import MOST_ELEMENTS, lines_in_view
 from ._places import Place, find_places
-from ._settle import settle
+from ._settle import settle, stop
 from ._snapshot import take_snapshot
 from ._tree import Line, lines_of, render
 
@@ -43,33 +43,38 @@ async def look(browser: Browser, wanted: dict[str, Any]) -> dict[str, Any]:
 
     seen: dict[str, Any] = {}
     waited = False
-    for attempt in range(_ATTEMPTS):
+    looks = missed = 0
+    while True:
         tab, visits = browser.tab, browser.tab.visits
         if tab.dialog is not None:
             seen = {"dialog": {"type": tab.dialog.type, "message": tab.dialog.message[:500]}}
             break
+        problem: Exception | None = None
         try:
-            work = tab.loads.unless_moved(_look(browser, tab, wanted))
+            work = tab.loads.unless_moved(_look(browser, tab, wanted), missed)
             found = await browser.guarded(work, LOOK_SECONDS)
-        except (Error, Refused):
-            if attempt == _ATTEMPTS - 1:
-                raise
-            found = None  # it navigated during the look, or was interrupted
-            await asyncio.sleep(_PAUSE)
+        except (Error, Refused) as error:
+            found, problem = None, error
+            await asyncio.sleep(_PAUSE)  # it navigated during the look, or was interrupted
         await browser.mend()
-        if found is None or (tab.loads.endless and not tab.loads.stopped):
+        if found is None:
+            missed += 1
+            if missed >= _ATTEMPTS:
+                await _missed(browser, problem, last=missed >= 2 * _ATTEMPTS)
+            await settle(browser)
+            continue
+        looks += 1
+        last = looks == _ATTEMPTS
+        if tab.loads.endless and not tab.loads.stopped and not last:
             await settle(browser)
             continue
         same = tab is browser.tab and visits == tab.visits and not tab.opening
         # Wait for further loads once only: some pages never stop.
-        if tab.loads.stopped or (same and (waited or tab.loads.left(urgent=True) <= 0)):
-            seen = _named(tab, found, wanted)
+        if tab.loads.stopped or (same and (waited or tab.loads.left(urgent=True) <= 0)) or last:
+            seen = _named(tab, found, wanted)  # the last one shows a page that never stops
             break
         waited = True
-        if attempt < _ATTEMPTS - 1:
-            await settle(browser)
-        else:
-            seen = _named(tab, found, wanted)  # it never stops: show its current state
+        await settle(browser)
     seen["url"] = browser.tab.page.url
     seen["tabs"] = [tab.page.url for tab in browser.tabs]
     seen["active"] = browser.active
@@ -79,6 +84,23 @@ async def look(browser: Browser, wanted: dict[str, Any]) -> dict[str, Any]:
     if browser.replay is not None:
         seen["unmatched"] = browser.replay.report()
     return seen
+
+
+async def _missed(browser: Browser, problem: Exception | None, *, last: bool) -> None:
+    """Stop a page that brought another document during each of several looks.
+
+    Raises:
+        Exception: the problem of a look that failed.
+        Refused: the page can't be shown although it was stopped.
+    """
+    if problem is not None:
+        raise problem
+    if browser.tab.dialog is not None:
+        return  # which is what the next look shows
+    if last:
+        raise Refused("the page was stopped, and shows nothing")
+    if not browser.tab.loads.stopped:
+        await stop(browser)
 
 
 async def _look(browser: Browser, tab: Tab, wanted: dict[str, Any]) -> dict[str, Any]:

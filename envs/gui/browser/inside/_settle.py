@@ -9,7 +9,7 @@ from ._loads import STOP_SECONDS
 if TYPE_CHECKING:
     from ._browser import Browser
 
-__all__ = ["settle"]
+__all__ = ["settle", "stop"]
 
 _SLOW = 2.0
 """Margin in seconds for steps that should be quick."""
@@ -31,7 +31,17 @@ async def settle(browser: Browser) -> None:
         tab = browser.tab
         await browser.guarded(tab.settle(), patience)
         if tab.loads.endless and not tab.loads.stopped:
-            browser.note("navigation", "the page navigated without end; it was stopped")
-            await browser.guarded(tab.loads.stop(), STOP_SECONDS)
+            await stop(browser)
         if not (browser.tab.opening and await browser.announced(_SLOW)):
             break
+
+
+async def stop(browser: Browser) -> None:
+    """Stop the active page, which navigates without end, until the agent acts.
+
+    Raises:
+        Refused: the page does not react, and was interrupted.
+        BrowserGone: Chromium has ended.
+    """
+    browser.note("navigation", "the page navigated without end; it was stopped")
+    await browser.guarded(browser.tab.loads.stop(), STOP_SECONDS)
