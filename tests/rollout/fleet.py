@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -32,6 +33,7 @@ __all__ = [
     "held",
     "held_boxes",
     "policy",
+    "rationed",
     "scores",
     "tasks",
 ]
@@ -122,6 +124,28 @@ class Held(Policy):
         return await self.inner.sample(request)
 
 
+class Rationed(Policy):
+    """Answers so many calls, and no more until a file is there: a slow test is not outrun.
+
+    Each process has its own ration.
+    """
+
+    def __init__(self, inner: Policy, ration: int, file: Path) -> None:
+        self.name = inner.name  # its turns are those of the other policy
+        self.inner, self.left, self.file = inner, ration, file
+
+    async def sample(self, request: PolicyRequest) -> Reply:
+        while not self.left and not self.file.exists():
+            await asyncio.sleep(0.01)
+        self.left -= bool(self.left)
+        return await self.inner.sample(request)
+
+
+def rationed(ration: int, file: Path) -> Policy:
+    """Make a policy that waits for a file after some calls."""
+    return Rationed(policy(), ration, file)
+
+
 def held(folder: Path) -> Policy:
     """Make a policy that waits for a file."""
     return Held(folder, policy())
@@ -181,18 +205,22 @@ def contents(out: Path) -> dict[tuple[str, int], Any]:
     return found
 
 
-def main(out: str, processes: int, n: int, seconds: float, launcher: str) -> None:
-    """Collect, and print each acknowledged turn; used as a program that is killed."""
+def main(out: str, processes: int, n: int, ration: int, launcher: str) -> None:
+    """Collect, and print each acknowledged turn; used as a program that is killed.
+
+    Each of several processes makes ``ration`` turns, and waits to be ended.
+    """
 
     def note(event: Progress) -> None:
         if event.kind == "turn":
             print(event.session, flush=True)
 
     options: dict[str, Any] = {"samples": 2, "concurrency": 8, "on_progress": note}
-    todo = tasks(n, seconds=seconds)
+    todo = tasks(n, seconds=0.004)
     if processes > 1:
         options["launcher"] = Streamed() if launcher == "Streamed" else ProcessLauncher()
-        work = collect_in_processes(SPEC, todo, policy, out, processes=processes, **options)
+        make = partial(rationed, ration, Path(out, "never"))
+        work = collect_in_processes(SPEC, todo, make, out, processes=processes, **options)
         asyncio.run(work)
     else:
         asyncio.run(collect(SPEC, todo, policy(), out, **options))
@@ -200,4 +228,4 @@ def main(out: str, processes: int, n: int, seconds: float, launcher: str) -> Non
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), sys.argv[5])
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])

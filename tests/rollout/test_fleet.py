@@ -26,6 +26,7 @@ from tests.rollout.fleet import (
     held,
     held_boxes,
     policy,
+    rationed,
     scores,
     tasks,
 )
@@ -150,20 +151,29 @@ async def test_killed_processes_lose_nothing_and_count_nothing_twice(
     turns: Counter[str] = Counter()
     out = tmp_path / "killed"
     fleets: list[Fleet] = []
-    kill_at = [chance.randint(20 + 50 * i, 50 + 50 * i) for i in range(3)]
+    # No process makes more turns than its ration before the last kill: none can end before that.
+    # A kill follows some turns after the one before was noticed; the replacement makes them.
+    ration, free = 40, tmp_path / "free"
+    kill_after = [chance.randint(5, ration) for _ in range(3)]
+    since = 0
 
     def note(event: Progress) -> None:
+        nonlocal since
         seen[event.kind] += 1
         if event.kind == "turn":
             turns[event.session] += 1
-            if kill_at and turns.total() >= kill_at[0] and fleets[0].pids:
-                del kill_at[0]
+            since += fleets[0].deaths == 3 - len(kill_after)
+            if kill_after and since >= kill_after[0]:
+                del kill_after[0]
+                since = 0
                 os.kill(chance.choice(fleets[0].pids), signal.SIGKILL)
+                if not kill_after:
+                    free.touch()
 
     report = await collect_in_processes(
         SPEC,
         tasks(30),
-        policy,
+        partial(rationed, ration, free),
         out,
         samples=2,
         concurrency=8,
@@ -172,7 +182,7 @@ async def test_killed_processes_lose_nothing_and_count_nothing_twice(
         on_start=fleets.append,
         launcher=launcher(),
     )
-    assert kill_at == []
+    assert kill_after == []
     assert fleets[0].deaths == 3
     assert contents(out) == contents(tmp_path / "whole")
     assert report.statuses == statuses(out)
@@ -202,12 +212,14 @@ async def test_a_killed_parent_leaves_no_process_and_a_whole_run(
     out, chance = tmp_path / "killed", random.Random(3)
     acknowledged: Counter[str] = Counter()
     for processes in (2, 3, 1):
-        command = [sys.executable, "-m", "tests.rollout.fleet", str(out), str(processes)]
+        wanted = chance.randint(5, 30)
+        command = [sys.executable, "-m", "tests.rollout.fleet", str(out), str(processes), "12"]
+        ration = str(wanted // processes + 2)  # it does not end before it is killed
         with subprocess.Popen(
-            [*command, "12", "0.004", launcher], cwd=ROOT, stdout=subprocess.PIPE, text=True
+            [*command, ration, launcher], cwd=ROOT, stdout=subprocess.PIPE, text=True
         ) as parent:
             assert parent.stdout is not None
-            lines = [parent.stdout.readline() for _ in range(chance.randint(5, 30))]
+            lines = [parent.stdout.readline() for _ in range(wanted)]
             if processes > 1:
                 parent.kill()
             lines += parent.stdout.readlines()
