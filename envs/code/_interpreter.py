@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cell", "Interpreter"]
 
-_START_SECONDS = 30.0
+_START_SECONDS = 120.0
 _GRACE = 15.0
 """Seconds that an interrupted cell has to end before its interpreter is killed."""
 

@@ -120,7 +120,7 @@ async def test_texts_that_never_repeat(tmp_path: Path) -> None:
         await verify_run(tmp_path, ignore=["("])
 
 
-async def test_ends_of_every_kind(tmp_path: Path) -> None:
+async def test_ends_of_every_kind(tmp_path: Path, forward: Forward) -> None:
     """Failures of the environment repeat; ends outside of it are not compared, nor timeouts."""
     scripts: dict[str, list[Any]] = {
         "stuck": [call(("bug", "{}"))],
@@ -139,8 +139,13 @@ async def test_ends_of_every_kind(tmp_path: Path) -> None:
                     await session.fail("policy", "no more")
                 else:
                     await drive(session, ScriptedPolicy(script), task)
-        async with Session(COUNTER, task, store=store, budgets=Budgets(seconds=0.5)) as session:
-            await session.step(call(("wait", '{"seconds": 60}')))
+        worlds.Counter.gate.clear()
+        async with Session(COUNTER, task, store=store, budgets=Budgets(seconds=300)) as session:
+            step = asyncio.create_task(session.step(call(("pass_gate", "{}"))))
+            await asyncio.to_thread(worlds.Counter.waiting.acquire, timeout=60)
+            forward(300)
+            await step
+        worlds.Counter.gate.set()
     with Run(tmp_path) as run:
         endings = [str(one.attempts[0].status) for one in run.summaries()]
     assert endings == [

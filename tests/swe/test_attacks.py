@@ -229,7 +229,7 @@ async def test_what_the_agent_does_to_its_sandbox_does_not_reach_grading(
     env = SweEnv(sandbox="embedded")
     try:
         await env.reset(spans, None)
-        await env.bash(IN_SANDBOX[name], timeout=10)
+        await env.bash(IN_SANDBOX[name], timeout=200)
         outcome = await env.verify()
     finally:
         await env.close()

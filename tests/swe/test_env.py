@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,13 @@ import pytest
 from trajgym.envs import EnvSpec, Session, ToolError
 from trajgym.envs.sandbox import shared_provider
 from trajgym.envs.swe import BashSweEnv, SweEnv, demo_agent, load_tasks
+from trajgym.envs.swe._layout import REPO
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from tests.clock import Forward
     from trajgym.trajectory import Message, Task
 
 KINDS = [pytest.param("docker", marks=pytest.mark.docker), "embedded"]
@@ -95,11 +98,15 @@ async def test_tests_run_with_both_names(kind: str, spans: Task) -> None:
             assert done.signals["tests_ok"]
 
 
-async def test_commands_are_bounded(spans: Task) -> None:
+async def test_commands_are_bounded(spans: Task, forward: Forward) -> None:
     """A command that never ends is killed, long output is cut in the middle, bad bytes replaced."""
-    async with opened(spans, command_seconds=5.0) as env:
-        endless = await env.bash("echo begun; sleep 100", timeout=500)
-        assert endless.content == "begun\n[killed: it was still running after 5 s]"
+    async with opened(spans, command_seconds=300.0) as env:
+        running = asyncio.create_task(env.bash("echo begun; touch begun; sleep 600", timeout=500))
+        while not (await env.sandbox.run(f"test -e {REPO}/begun")).ok:
+            pass
+        forward(300.0)
+        endless = await running
+        assert endless.content == "begun\n[killed: it was still running after 300 s]"
         assert endless.signals["timed_out"]
     async with opened(spans, output_bytes=1000) as env:
         flood = str((await env.bash("seq 100000; printf '\\377'")).content)

@@ -148,7 +148,7 @@ echo '{"reward": 1, "seconds": 0.5}' > /logs/verifier/reward.json
 """
     changes = {"solution/solve.sh": solve, "tests/test.sh": tests}
     task = read_task(folder_of(tmp_path, "task", HARBOR, **changes))
-    async with Session(spec(command_seconds=20.0), task) as session:
+    async with Session(spec(command_seconds=250.0), task) as session:
         solved, submitted = TerminalEnv.script(task, 0)
         await session.step(solved)
         await session.step(bash("sleep 600", timeout=0.5))  # killed, which spares the service

@@ -35,7 +35,6 @@ class Case:
         upstream = Upstream(
             base_url=self.engine.url,
             renderer=RENDERER,
-            connect_seconds=1.0,
             logprob_mode="processed",
         )
         return AgentProgram(upstream, model="fake", **agent)

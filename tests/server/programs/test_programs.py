@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.clock import Forward
 from tests.server.fake import Trouble
 from tests.server.harness import shape
 from tests.server.programs.harness import LOOP, case, solving
@@ -163,10 +164,36 @@ async def test_a_program_that_makes_no_call(tmp_path: Path) -> None:
     assert attempt.cause == "no call of the model was made (exit status 0)"
 
 
-async def test_a_program_that_hangs(tmp_path: Path) -> None:
+CALL = """python3 - <<'END'
+import json, os, urllib.request as u
+body = {"model": "x", "messages": [{"role": "user", "content": "go on"}]}
+head = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+u.urlopen(u.Request(url, json.dumps(body).encode(), head))
+END
+"""
+
+
+async def hangs(tmp_path: Path, forward: Forward, spec: EnvSpec, line: str) -> Any:
+    """Run a program that makes a call and hangs; return the attempt after its seconds are up."""
+    agent = {"command": f"echo done > note.txt; echo waiting\n{CALL}{line}"}
+    async with case(tmp_path, lambda n, body: {"text": "done"}) as c:
+        async with Store(c.out) as store, c.policy(**agent) as policy:
+            budgets = Budgets(seconds=300.0)
+            async with Runner(spec, [Task(id="t")], policy, store=store, budgets=budgets) as runner:
+                sealed = asyncio.ensure_future(anext(aiter(runner)))
+                async with asyncio.timeout(120):
+                    while not any(one.turns and not one.clock.held for one in runner._active):
+                        await asyncio.sleep(0.01)
+                forward(300.0)
+                await sealed
+        (attempt,) = c.tree().attempts
+        return attempt
+
+
+async def test_a_program_that_hangs(tmp_path: Path, forward: Forward) -> None:
     """The agent's seconds end it; what it has done so far is verified."""
-    line = "echo done > note.txt; echo waiting; sleep 3600"
-    attempt = await ends(tmp_path, {"command": line}, budgets=Budgets(seconds=10.0))
+    attempt = await hangs(tmp_path, forward, NOTE, "sleep 3600")
     assert str(attempt.status) == "truncated:seconds"
     assert attempt.outcome.score == 1.0
     assert attempt.outcome.details["agent"]["stdout"] == "waiting\n"
@@ -202,13 +229,12 @@ async def test_a_model_that_fails_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_process_that_stays_behind_is_killed(tmp_path: Path, kind: str) -> None:
+async def test_a_process_that_stays_behind_is_killed(
+    tmp_path: Path, kind: str, forward: Forward
+) -> None:
     """Nothing of a program that was stopped is running when its work is verified."""
-    line = "echo done > note.txt; setsid sleep 3601 & sleep 3602"
-    async with case(tmp_path, lambda n, body: {"text": "done"}) as c:
-        spec = EnvSpec(id=f"{NOTES}:{kind.title()}Note")
-        await c.collect(spec, [Task(id="t")], {"command": line}, budgets=Budgets(seconds=10.0))
-        (attempt,) = c.tree().attempts
+    spec = EnvSpec(id=f"{NOTES}:{kind.title()}Note")
+    attempt = await hangs(tmp_path, forward, spec, "setsid sleep 3601 & sleep 3602")
     assert str(attempt.status) == "truncated:seconds"
     assert attempt.outcome is not None
     assert attempt.outcome.details["running"] == 0
