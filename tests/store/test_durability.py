@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -131,10 +132,20 @@ def test_full_disk_is_an_error_and_loses_nothing(tmp_path: Path) -> None:
             assert len(run.session("s").turns) == 1
 
 
-async def test_cancelled_waiter_does_not_lose_the_write(tmp_path: Path) -> None:
+async def test_cancelled_waiter_does_not_lose_the_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Cancelling the task that waits for an acknowledgement leaves the write in place."""
     async with Store(tmp_path) as store:
         await store.begin_session(record())
+        go, sink = threading.Event(), type(store._sink)
+        commit = sink.commit
+
+        def held(self: Any, writes: Any) -> Any:
+            go.wait()
+            return commit(self, writes)
+
+        monkeypatch.setattr(sink, "commit", held)  # no acknowledgement before the cancellation
 
         async def append() -> None:
             await store.append_turn("s", turn(0))
@@ -144,6 +155,7 @@ async def test_cancelled_waiter_does_not_lose_the_write(tmp_path: Path) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        go.set()
     with Run(tmp_path) as run:
         assert len(run.session("s").turns) == 1
 
@@ -163,7 +175,7 @@ def test_locked_store_is_free_after_sigkill(tmp_path: Path) -> None:
     """The lock is released when its process ends, even if it was killed."""
     code = (
         "import sys,time; from trajgym.trajectory import Store; "
-        "s=Store(sys.argv[1]); print('up',flush=True); time.sleep(60)"
+        "s=Store(sys.argv[1]); print('up',flush=True); time.sleep(3600)"
     )
     holder = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
