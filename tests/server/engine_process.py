@@ -1,11 +1,14 @@
-"""The fake engine as a process of its own, to be killed and started again: ``PORT DELAY``."""
+"""The fake engine as a process of its own, to be killed and started again: ``PORT AFTER``.
+
+Its first answer stops after that many chunks, if that is not 0.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 
-from tests.server.fake import Engine, serving
+from tests.server.fake import Engine, Trouble, serving
 
 WORDS = " ".join(f"word{i}" for i in range(40))
 
@@ -19,11 +22,12 @@ class Steady(Engine):
         return plan[sampled:]
 
 
-async def main(port: int, delay: float) -> None:
-    async with serving(Steady(lambda n, body: {"text": WORDS}, delay=delay), port):
+async def main(port: int, after: int) -> None:
+    troubles = [Trouble(0, "gate_after", after=after)] if after else []
+    async with serving(Steady(lambda n, body: {"text": WORDS}, troubles), port):
         print("ready", flush=True)
         await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), float(sys.argv[2])))
+    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))

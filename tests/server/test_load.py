@@ -111,8 +111,8 @@ async def test_a_gigabyte_does_not_grow_the_server(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def engine(port: int, delay: float) -> AsyncIterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "tests.server.engine_process", str(port), str(delay)]
+async def engine(port: int, after: int = 0) -> AsyncIterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "tests.server.engine_process", str(port), str(after)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
@@ -134,14 +134,14 @@ async def test_an_engine_is_restarted_in_mid_stream(tmp_path: Path) -> None:
     async with server(tmp_path, f"http://127.0.0.1:{own}", port), client(port) as post:
         await post("/api/sessions", {"id": "s"})
         async with aiohttp.ClientSession() as http, asyncio.timeout(120):
-            async with engine(own, 0.05) as first:
+            async with engine(own, after=8) as first:
                 url = f"http://127.0.0.1:{port}/sessions/s/v1/chat/completions"
                 got = await http.post(url, json=body)
                 assert got.status == 200
                 while "word3" not in text:
                     text += content(await got.content.readline())
                 first.send_signal(signal.SIGKILL)
-            async with engine(own, 0.0):
+            async with engine(own):
                 async for line in got.content:
                     text += content(line)
         await post("/api/sessions/s/close", {"score": 1.0})
