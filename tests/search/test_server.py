@@ -196,7 +196,6 @@ def serving(port: int) -> Iterator[subprocess.Popen[bytes]]:
             server.kill()
 
 
-@pytest.mark.timeout(180)
 async def test_sessions_outlive_a_restart_of_their_server(forward: Forward) -> None:
     """When a server is restarted, sessions wait; this does not count towards the agent's time."""
     with socket.socket() as free:
