@@ -408,7 +408,7 @@ async def test_an_agent_that_kills_its_screen_is_scored(shared: None) -> None:
     lines = "touch made; pkill Xvfb\n"
     async with Session(EnvSpec(id="desktop"), FREE) as session:
         await session.step(call("computer", action="type", text=lines))
-        if not session.done:  # the picture was taken before the server had ended
+        while not session.done:  # the picture was taken before the server had ended
             await session.step(call("computer", action="screenshot"))
     assert str(session.status) == "truncated:screen"
     assert session.outcome is not None
