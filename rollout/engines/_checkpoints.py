@@ -33,9 +33,9 @@ def tensor_names(folder: Path) -> frozenset[str]:
                     raise ValueError(f"a header of {size} bytes")
                 header = json.loads(opened.read(size))
             if not isinstance(header, dict):
-                raise ValueError("its header is not an object")
+                raise TypeError("its header is not an object")
             names.update(name for name in header if name != "__metadata__")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise InvalidInput(f"{str(file)!r} is not a safetensors file: {error}") from error
     return frozenset(names)
 
