@@ -48,6 +48,7 @@ SIZES = {
     "show": "--sessions 50 --turns 2 --rounds 1",
     "soak": "--sessions 24 --processes 2 --concurrency 4",
     "swe": "--rounds 1",
+    "tensors": "--sessions 20 --batch 8 --rounds 1",
     "trees": (
         "--kinds embedded --expansions Tree-GRPO --ways restored --trees 1 --rounds 1 "
         "--policy-seconds 0"
@@ -67,9 +68,10 @@ MODULES = {
     "dataset": "pyarrow",
     "engines": "vllm",
     "export": "pyarrow",
+    "tensors": "torch",
 }
-"""Modules that a benchmark requires; Stemmer is in PyStemmer, vllm in an
-extra of its own, the others in ``dev``."""
+"""Modules that a benchmark requires; Stemmer is in PyStemmer, vllm in an extra of its own, torch
+in the trainers' environments (``make test-areal`` runs that benchmark), the others in ``dev``."""
 
 
 def lacking(name: str) -> str:

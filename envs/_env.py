@@ -133,6 +133,18 @@ class Env:
     async def close_run(cls, config: Mapping[str, Any]) -> None:
         """Release what :meth:`open_run` prepared. Called after the last session has closed."""
 
+    @classmethod
+    async def discard_snapshots(cls, config: Mapping[str, Any], snapshots: Sequence[str]) -> None:
+        """Delete what belongs to snapshots; does nothing by default.
+
+        Called when a session that took snapshots is left, after all of its environments have
+        closed, within :attr:`close_seconds`. An exception is logged.
+
+        Args:
+            config: the spec's configuration.
+            snapshots: what :meth:`snapshot` returned, once each; some may have been deleted before.
+        """
+
     def reset(self, task: Task, seed: int | None) -> Prompt | Awaitable[Prompt]:
         """Open the task and return the first messages for the agent.
 

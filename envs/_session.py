@@ -521,7 +521,26 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await finish_despite_cancel(self._leave(error), self._leave_seconds())
+        await finish_despite_cancel(self._leave_all(error), self._leave_seconds())
+
+    async def _leave_all(self, error: BaseException | None) -> None:
+        try:
+            await self._leave(error)
+        finally:
+            if not self._is_fork:
+                await self._discard_snapshots()
+
+    async def _discard_snapshots(self) -> None:
+        """Delete the snapshots of all attempts; rivals are only opened while the session is."""
+        taken = dict.fromkeys(turn.snapshot for turn in self._ledger.turns if turn.snapshot)
+        if not taken:
+            return
+        env = self.spec.resolve()
+        try:
+            async with asyncio.timeout(env.close_seconds):
+                await env.discard_snapshots(self.spec.config, list(taken))
+        except Exception:  # noqa: BLE001 - boundary: the attempts have ended, however this fails
+            _log.exception("session %s: deleting its snapshots failed", self.id)
 
     async def _leave(self, error: BaseException | None) -> None:
         inner: list[Session] = [*self._forks, *self.spawned]
@@ -537,7 +556,8 @@ class Session:
 
     def _leave_seconds(self) -> float:
         env = self.spec.resolve()
-        return _GRACE + (1 + len(self._forks)) * (env.close_seconds + env.cancel_seconds)
+        attempts = 1 + len(self._forks)
+        return _GRACE + env.close_seconds + attempts * (env.close_seconds + env.cancel_seconds)
 
     def _note_abandoned(self, cause: str) -> None:
         self._abandoned = self._abandoned or Fault("env", cause, "")

@@ -24,4 +24,6 @@ if [ ! -e "$venv/.ready" ] || [ pyproject.toml -nt "$venv/.ready" ]; then
 fi
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false LITELLM_LOCAL_MODEL_COST_MAP=True
 export CUDA_VISIBLE_DEVICES= RAY_AUTH_MODE=disabled WANDB_MODE=disabled
-exec "$venv/bin/python" -m pytest tests/areal "$@"
+"$venv/bin/python" -m pytest tests/areal "$@"
+# The benchmark that makes AReaL's tensors: it starts and ends.
+if [ $# -eq 0 ]; then "$venv/bin/python" benchmarks/smoke.py tensors; fi

@@ -7,6 +7,7 @@ import json
 import random
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -208,6 +209,7 @@ class Snapshots(Counter):
     """A counter whose clock can't be replayed, but which takes snapshots."""
 
     kept: ClassVar[dict[str, int]] = {}
+    taken: ClassVar[int] = 0
     resets: ClassVar[list[str]] = []
 
     def reset(self, task: Task, seed: int | None) -> str:
@@ -215,13 +217,19 @@ class Snapshots(Counter):
         return super().reset(task, seed)
 
     def snapshot(self) -> str:
-        name = f"snap{len(Snapshots.kept)}"
+        name = f"snap{Snapshots.taken}"
+        Snapshots.taken += 1
         Snapshots.kept[name] = self.n
         return name
 
     def restore(self, task: Task, seed: int | None, snapshot: str) -> None:
         super().reset(task, seed)
         self.n = Snapshots.kept[snapshot]
+
+    @classmethod
+    async def discard_snapshots(cls, config: Mapping[str, Any], snapshots: Sequence[str]) -> None:
+        for snapshot in snapshots:
+            del Snapshots.kept[snapshot]
 
 
 @register("test/unforkable")

@@ -26,6 +26,8 @@ from trajgym.trajectory import InvalidInput
 from trajgym.trajectory._internal import MissingExtra
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from trajgym.envs._tools import ToolResult
     from trajgym.trajectory import Message, Outcome, Task
 
@@ -103,6 +105,13 @@ class RemoteEnv(Env):
         messages: list[Message] = _value(_fetch(f"{cls.url}/script", body))
         return messages
 
+    @classmethod
+    async def discard_snapshots(cls, config: Mapping[str, Any], snapshots: Sequence[str]) -> None:
+        """See :meth:`Env.discard_snapshots`."""
+        del config
+        async with _client() as client:
+            await _send(cls.url, client, "/discard", {"snapshots": list(snapshots)})
+
     async def reset(self, task: Task, seed: int | None) -> Any:
         """See :meth:`Env.reset`."""
         return opening_from_json(await self._begin(task, seed, None))
@@ -137,7 +146,7 @@ class RemoteEnv(Env):
             return
         try:
             if self._handle:
-                await self._send(client, f"/{self._handle}/close", {})
+                await _send(self.url, client, f"/{self._handle}/close", {})
         finally:
             await client.close()
 
@@ -146,13 +155,7 @@ class RemoteEnv(Env):
         return result_from_json(await self._ask("call", tool=tool, arguments=arguments))
 
     async def _begin(self, task: Task, seed: int | None, snapshot: str | None) -> dict[str, Any]:
-        try:
-            import aiohttp
-        except ImportError as error:
-            raise MissingExtra("aiohttp", "server") from error
-        self._client = aiohttp.ClientSession(
-            headers=_headers(), timeout=aiohttp.ClientTimeout(total=None, sock_connect=10.0)
-        )
+        self._client = _client()
         body = {
             "task": task.model_dump(mode="json"),
             "seed": seed,
@@ -160,7 +163,7 @@ class RemoteEnv(Env):
             "labels": dict(self.labels),
             "remaining": list(self.remaining),
         }
-        opened = await self._send(self._client, "/open", body)
+        opened = await _send(self.url, self._client, "/open", body)
         self._handle = opened["id"]
         value: dict[str, Any] = opened["value"]
         return value
@@ -168,27 +171,36 @@ class RemoteEnv(Env):
     async def _ask(self, method: str, **fields: Any) -> dict[str, Any]:
         self._number += 1
         body = {"number": self._number, "remaining": list(self.remaining), **fields}
-        return await self._send(self._client, f"/{self._handle}/{method}", body)
+        return await _send(self.url, self._client, f"/{self._handle}/{method}", body)
 
-    async def _send(self, client: Any, path: str, body: dict[str, Any]) -> dict[str, Any]:
+
+def _client() -> Any:
+    try:
         import aiohttp
+    except ImportError as error:
+        raise MissingExtra("aiohttp", "server") from error
+    return aiohttp.ClientSession(
+        headers=_headers(), timeout=aiohttp.ClientTimeout(total=None, sock_connect=10.0)
+    )
 
-        data = json.dumps(body).encode()
-        tries = 1 if path == "/open" else _TRIES  # a repeated request could leak an environment
-        for left in reversed(range(tries)):
-            try:
-                async with client.post(self.url + path, data=data) as got:
-                    answer, status = await got.read(), got.status
-                break
-            except aiohttp.ClientConnectionError as error:
-                if not left:
-                    raise EnvironmentFault(
-                        "env", f"{self.url}: connection lost: {error}"
-                    ) from error
-        if status != 200:
-            raise EnvironmentFault("env", f"{self.url}{path}: status {status}: {answer[:300]!r}")
-        value: dict[str, Any] = _value(json.loads(answer))
-        return value
+
+async def _send(url: str, client: Any, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    import aiohttp
+
+    data = json.dumps(body).encode()
+    tries = 1 if path == "/open" else _TRIES  # a repeated request could leak an environment
+    for left in reversed(range(tries)):
+        try:
+            async with client.post(url + path, data=data) as got:
+                answer, status = await got.read(), got.status
+            break
+        except aiohttp.ClientConnectionError as error:
+            if not left:
+                raise EnvironmentFault("env", f"{url}: connection lost: {error}") from error
+    if status != 200:
+        raise EnvironmentFault("env", f"{url}{path}: status {status}: {answer[:300]!r}")
+    value: dict[str, Any] = _value(json.loads(answer))
+    return value
 
 
 def _value(answer: dict[str, Any]) -> Any:

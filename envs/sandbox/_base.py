@@ -381,7 +381,11 @@ class SandboxProvider(AsyncClosing):
 
     @abstractmethod
     async def discard(self, snapshot: Snapshot) -> None:
-        """Delete a snapshot. Idempotent."""
+        """Delete a snapshot. Idempotent.
+
+        Raises:
+            SnapshotFailed: it names something that is no snapshot.
+        """
 
     @abstractmethod
     async def reap(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import json
@@ -131,6 +132,13 @@ class SweEnvBase(SandboxEnv):
             with contextlib.suppress(TrajgymError):  # the task's own sessions report it
                 await env._spec(task, provider)
 
+    @classmethod
+    async def discard_snapshots(cls, config: Mapping[str, Any], snapshots: Sequence[str]) -> None:
+        """Delete the saved files of snapshots."""
+        provider = await cls.run_provider(config)
+        kept = [_saved(json.loads(snapshot)) for snapshot in snapshots]
+        await asyncio.gather(*(provider.discard(files) for files in kept))
+
     @property
     def sandbox(self) -> Sandbox:
         """The agent's sandbox."""
@@ -170,10 +178,9 @@ class SweEnvBase(SandboxEnv):
         self._task = task
         self._trace = Trace.of_json(state["trace"])
         self.take(state)
-        kept = Snapshot(state["provider"], state["id"])
         provider = await self._open()
         self._clean = await self._spec(task, provider)
-        self._running = await provider.restore(kept, self._clean)
+        self._running = await provider.restore(_saved(state), self._clean)
 
     def kept(self) -> dict[str, Any]:
         """Return the tool set's own state for a snapshot, as JSON values."""
@@ -269,6 +276,10 @@ class SweEnvBase(SandboxEnv):
 
 class BashSweEnv(SweEnvBase):
     """A SWE task with a shell as the only tool besides ``submit``."""
+
+
+def _saved(state: Mapping[str, Any]) -> Snapshot:
+    return Snapshot(state["provider"], state["id"])
 
 
 def _expert(record: SweRecord) -> list[str]:

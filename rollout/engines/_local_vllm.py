@@ -23,6 +23,7 @@ from trajgym.rollout._policy import (
     PolicyUnavailable,
 )
 from trajgym.rollout.engines._base import Generation, TokenEngine
+from trajgym.rollout.engines._checkpoints import model_folder, tensor_names
 from trajgym.rollout.engines._pieces import Piece, Pieces, ended
 from trajgym.trajectory import InvalidInput
 from trajgym.trajectory._internal import MissingExtra
@@ -256,20 +257,25 @@ class LocalVLLMEngine(TokenEngine):
                 )
         return Generation(call.ids, call.logprobs, tuple(call.segments), finish, call.paused)
 
-    async def load_weights(self, folder: str | Path, *, version: int | None = None) -> None:
+    async def load_weights(
+        self, folder: str | Path, *, version: int | None = None, partial: bool = False
+    ) -> None:
         """Replace the weights by those of a folder, which each of vLLM's workers reads.
 
         Args:
             folder: has all weights as ``*.safetensors`` with the names of the model's checkpoint.
             version: their policy version; None adds 1 to the current one.
+            partial: whether weights of the model's checkpoint may be missing. vLLM keeps those that
+                it has then, and reports nothing.
 
         Raises:
-            InvalidInput: there are no such files.
+            InvalidInput: there are no such files, or weights are missing; nothing has changed then.
             PolicyUnavailable: the update failed. Calls fail too until another one succeeds.
         """
         path = Path(folder)
-        if not await asyncio.to_thread(lambda: any(path.glob("*.safetensors"))):
-            raise InvalidInput(f"load_weights: {str(path)!r} has no *.safetensors")
+        names = await asyncio.to_thread(tensor_names, path)
+        if not partial:
+            await self._check_whole(names, path)
         async with self.updating(version) as llm, self._in_time("loading weights"):
             await llm.collective_rpc("reload_weights", kwargs={"weights_path": str(path)})
 
@@ -278,6 +284,7 @@ class LocalVLLMEngine(TokenEngine):
         weights: Mapping[str, Any] | Iterable[tuple[str, Any]],
         *,
         version: int | None = None,
+        partial: bool = False,
         folder: str | Path | None = None,
     ) -> None:
         """Replace the weights by given tensors.
@@ -289,17 +296,18 @@ class LocalVLLMEngine(TokenEngine):
             weights: all weights, a ``state_dict()`` or (name, tensor) pairs, with the names of the
                 model's checkpoint.
             version: their policy version; None adds 1 to the current one.
+            partial: see :meth:`load_weights`.
             folder: where the files are written, such as ``/dev/shm``, and removed; a folder for
                 temporary files if None.
 
         Raises:
-            InvalidInput: there are no weights.
+            InvalidInput: there are no weights, or some are missing; nothing has changed then.
             PolicyUnavailable: the update failed. Calls fail too until another one succeeds.
         """
         made = await asyncio.to_thread(tempfile.mkdtemp, prefix="trajgym-weights-", dir=folder)
         try:
             await asyncio.to_thread(_save, weights, Path(made))
-            await self.load_weights(made, version=version)
+            await self.load_weights(made, version=version, partial=partial)
         finally:
             await asyncio.to_thread(_remove, Path(made))
 
@@ -450,6 +458,29 @@ class LocalVLLMEngine(TokenEngine):
         return Piece(ids, logprobs, choice.finish_reason)
 
     # Updates ------------------------------------------------------------------------------
+
+    async def _check_whole(self, names: frozenset[str], folder: Path) -> None:
+        """Refuse weights that lack some of the model's: vLLM would go on with its old ones."""
+        await self.start()
+        lacking = sorted(await asyncio.to_thread(self._needed) - names)
+        if lacking:
+            raise InvalidInput(
+                f"engine {self.name!r}: the weights in {str(folder)!r} lack {len(lacking)} of the "
+                f"model's, such as {lacking[:3]}; use the names of the model's checkpoint, or "
+                "partial=True to keep the old ones of those"
+            )
+
+    def _needed(self) -> frozenset[str]:
+        """Return the names in the model's own checkpoint; none if it has no safetensors."""
+        config = self._llm.model_config
+        folder = model_folder(config.model, config.revision)
+        try:
+            names = tensor_names(folder) if folder is not None else frozenset()
+        except InvalidInput:
+            return frozenset()
+        if getattr(config.hf_text_config, "tie_word_embeddings", False):
+            return frozenset(name for name in names if not name.endswith("lm_head.weight"))
+        return names
 
     async def _drained(self) -> None:
         """Abort all requests, and wait until their calls have what was sampled."""

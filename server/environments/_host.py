@@ -192,6 +192,8 @@ class EnvHost:
             return answer
         if parts[1:] == ["script"]:
             return _script(spec.resolve(), body)
+        if parts[1:] == ["discard"]:
+            return await _discard(spec, body)
         if len(parts) != 3:
             raise Refused(404, f"{scope['path']}: no such endpoint")
         return await self._use(parts[1], parts[2], body)
@@ -295,6 +297,20 @@ class EnvHost:
 
 _KEPT = 8
 """How many answers of an instance are kept for repeated requests."""
+
+
+async def _discard(spec: EnvSpec, body: dict[str, Any]) -> bytes:
+    snapshots = body.get("snapshots")
+    if not isinstance(snapshots, list) or not all(isinstance(one, str) for one in snapshots):
+        raise Refused(400, "snapshots: expected a list of strings")
+    env = spec.resolve()
+    try:
+        with contained():
+            async with asyncio.timeout(env.close_seconds):
+                await env.discard_snapshots(spec.config, snapshots)
+    except Exception as error:  # noqa: BLE001 - boundary: environment code
+        return dumps({"raised": raised_to_json(error)})
+    return dumps({"value": {}})
 
 
 async def _carry_out(instance: _Instance, method: str, body: dict[str, Any]) -> bytes:

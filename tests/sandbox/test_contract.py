@@ -181,6 +181,14 @@ async def test_unknown_snapshot(provider: SandboxProvider, spec: SandboxSpec) ->
         await provider.restore(Snapshot(provider.name, "no-snapshot-here"), spec)
 
 
+async def test_only_snapshots_are_deleted(provider: SandboxProvider, spec: SandboxSpec) -> None:
+    """Asked to delete something else, such as the image of a sandbox, a provider refuses."""
+    with pytest.raises(SnapshotFailed, match="is not a snapshot"):
+        await provider.discard(Snapshot(provider.name, spec.image))
+    async with await provider.start(spec) as box:
+        assert (await box.run("true")).ok
+
+
 async def test_isolation_is_told(provider: SandboxProvider) -> None:
     """A provider describes what it does not isolate."""
     told = provider.isolation()

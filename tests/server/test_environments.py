@@ -19,7 +19,7 @@ import aiohttp
 import pytest
 
 from tests.clock import Forward
-from tests.worlds import call
+from tests.worlds import Snapshots, call
 from trajgym.envs import EnvSpec, Session, UnknownEnv
 from trajgym.envs.remote import remote_class
 from trajgym.rollout import ScriptedPolicy, collect
@@ -104,6 +104,10 @@ async def test_a_fork_of_a_remote_environment() -> None:
                     result = await rival.step(call(("add", '{"n": 5}')))
                     assert result.observation[0]["content"] == "now 7"
                     assert app.host.open == 2
+                taken = {turn.snapshot for turn in session.tree.turns if turn.snapshot}
+                assert taken <= set(Snapshots.kept)
+            assert len(taken) == 3 * every
+            assert not taken & set(Snapshots.kept)
         assert app.host.open == 0
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.sandbox.conftest import docker
 from trajgym.envs import EnvSpec, register
-from trajgym.envs.sandbox import DockerProvider, shared_provider
+from trajgym.envs.sandbox import DockerProvider, EmbeddedProvider, shared_provider
 from trajgym.envs.sandbox.docker._provider import PROVIDER
 from trajgym.envs.swe import SweEnv
 from trajgym.rollout import (
@@ -26,6 +26,7 @@ from trajgym.trajectory import Outcome, SessionTree, Store, Task, Turn
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trajgym.envs.sandbox import SandboxProvider
     from trajgym.rollout.engines import FakeCall
 
 KINDS = [pytest.param("docker", marks=pytest.mark.docker), "embedded"]
@@ -54,6 +55,15 @@ def written(turn: Turn) -> str:
     """The number that a turn writes; empty for the last one."""
     arguments = json.loads(turn.message["tool_calls"][0]["function"]["arguments"])
     return str(arguments.get("command", "")).removeprefix("echo ").partition(" ")[0]
+
+
+def snapshots(provider: SandboxProvider) -> list[str]:
+    """The snapshots that a provider has."""
+    if isinstance(provider, DockerProvider):
+        label = f"label={PROVIDER}={provider._id}"
+        return docker("images", "-q", "--filter", label).split()
+    assert isinstance(provider, EmbeddedProvider)
+    return sorted(provider._snapshots)
 
 
 def check_files(tree: SessionTree) -> None:
@@ -98,6 +108,7 @@ async def test_rivals_have_the_files_of_their_own_path(
             provider = await shared_provider(kind)
             (tree,) = [tree async for group in runner for tree in group.sessions]
             open_at_end = len(provider._open)  # type: ignore[attr-defined]
+            kept_at_end = snapshots(provider)
     causes = [attempt.cause for attempt in tree.attempts]
     assert [str(a.status) for a in tree.attempts] == ["completed"] * (rivals + 1), causes
     check_files(tree)
@@ -105,6 +116,7 @@ async def test_rivals_have_the_files_of_their_own_path(
     assert any(parents) is again
     assert all((turn.snapshot is not None) is (every == 1) for turn in tree.turns if not turn.done)
     assert open_at_end == 0
+    assert kept_at_end == []
     if isinstance(provider, DockerProvider):
         label = f"label={PROVIDER}={provider._id}"
         assert not docker("ps", "-aq", "--filter", label)

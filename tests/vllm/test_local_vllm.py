@@ -225,14 +225,30 @@ async def test_a_failed_update(engine: LocalVLLMEngine, tiny: Any, prompt: list[
     assert len((await ask(engine, prompt)).ids) == 8
 
 
-async def test_a_file_of_another_model(engine: LocalVLLMEngine, tiny: Any, tmp_path: Path) -> None:
+async def test_a_file_of_another_model(engine: LocalVLLMEngine, tiny: Any) -> None:
     """The update fails with the error of vLLM."""
     import torch
-    from safetensors.torch import save_file
 
-    save_file({"model.nonsense.weight": torch.zeros(3)}, tmp_path / "model.safetensors")
+    weights = {**tiny.model().state_dict(), "model.nonsense.weight": torch.zeros(3)}
     with pytest.raises(PolicyUnavailable, match="loading weights"):
-        await engine.load_weights(tmp_path)
+        await engine.set_weights(weights)
+    await engine.load_weights(tiny.path)
+
+
+async def test_weights_that_lack_some(
+    engine: LocalVLLMEngine, tiny: Any, prompt: list[int]
+) -> None:
+    """They are refused before anything is paused, unless the caller wants to keep the old ones."""
+    before, new = engine.version, changed(tiny).state_dict()
+    some = {name: new[name] for name in new if "norm" in name}
+    with pytest.raises(InvalidInput, match=r"lack \d+ of the model's, such as \['"):
+        await engine.set_weights(some)
+    assert (await ask(engine, prompt)).segments == (Segment(8, before, before),)
+    await engine.set_weights(some, partial=True)
+    mixed = tiny.model()
+    mixed.load_state_dict(some, strict=False)
+    got = await ask(engine, prompt)
+    assert close(got.logprobs, logprobs(mixed, prompt, got))
     await engine.load_weights(tiny.path)
 
 

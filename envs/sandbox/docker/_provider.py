@@ -23,7 +23,7 @@ from trajgym.envs.sandbox._owner import is_dead, own_token
 from trajgym.envs.sandbox.docker import _engine as engine_module
 from trajgym.envs.sandbox.docker._engine import SLOW_SECONDS, DockerEngine
 from trajgym.envs.sandbox.docker._errors import ContainerGone, EngineLost, EngineRefused
-from trajgym.envs.sandbox.docker._images import KIND
+from trajgym.envs.sandbox.docker._images import KIND, REPOSITORY
 from trajgym.envs.sandbox.docker._network import network_refusal
 from trajgym.envs.sandbox.docker._sandbox import (
     CLOSE_SECONDS,
@@ -234,7 +234,13 @@ class DockerProvider(SandboxProvider):
             await self.discard(Snapshot("docker", sandbox.image))
 
     async def discard(self, snapshot: Snapshot) -> None:
-        """See :meth:`SandboxProvider.discard`; the image goes with the last sandbox of it."""
+        """See :meth:`SandboxProvider.discard`; the image goes with the last sandbox of it.
+
+        Raises:
+            SnapshotFailed: it names an image that is no snapshot.
+        """
+        if not snapshot.id.startswith(f"{REPOSITORY}:"):
+            raise SnapshotFailed(f"{snapshot.id!r} is not a snapshot of a container; it is kept")
         if any(sandbox.image == snapshot.id for sandbox in self._open.values()):
             self._discarded.add(snapshot.id)
             return
