@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,11 @@ else:
     slow = [HealthCheck.too_slow]
     settings.register_profile("trajgym", deadline=None, suppress_health_check=slow)
     settings.load_profile("trajgym")
+
+# Threads of OpenMP wait for each other in busy loops: where other processes want the processors,
+# two need a hundred times as long as one. Inherited by what the tests start; read when PyTorch is
+# imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A suite in the background of a script inherits ignored signals, and so would the commands that the
 # tests start and interrupt.

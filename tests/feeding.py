@@ -36,7 +36,7 @@ class Farm:
         self._loop, self._world = loop, w
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(240)
 
     def group(self, name: str, *scores: float) -> None:
         """Finish a group: a session of two turns for each score."""
@@ -98,10 +98,10 @@ def farm(path: Path, config: ServerConfig | None = None) -> Iterator[Farm]:
 
     thread = threading.Thread(target=lambda: asyncio.run(main()), name="farm", daemon=True)
     thread.start()
-    assert ready.wait(60)
+    assert ready.wait(240)
     try:
         yield found[0]
     finally:
         found[0]._loop.call_soon_threadsafe(stop[0].set)
-        thread.join(60)
+        thread.join(240)
         assert not thread.is_alive()

@@ -116,6 +116,8 @@ class FeedWorker(SampleWorker):
         self._handed: deque[_Handed] = deque()
         self._took = asyncio.Event()
         self._updated = asyncio.Event()
+        self._updating = asyncio.Lock()
+        self._groups: FedGroups[GroupSamples] | None = None
         self._held = False
         self._ended = False
 
@@ -128,8 +130,7 @@ class FeedWorker(SampleWorker):
 
     def pause(self) -> None:
         """Let the server hold agents' calls until the next version is announced."""
-        self._held = True
-        self._ask(self._feed.pause())
+        self._ask(self._hold())
 
     def resume(self) -> None:
         """Do nothing: calls go on once the version is announced, so that none has the old one."""
@@ -153,6 +154,7 @@ class FeedWorker(SampleWorker):
     async def _work(self, stack: AsyncExitStack) -> None:
         groups = await stack.enter_async_context(FedGroups(self._feed, self._build))
         await groups.announce(self.versions.version)
+        self._groups = groups
         stack.push_async_callback(self._let_go, groups)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -189,20 +191,42 @@ class FeedWorker(SampleWorker):
         """Announce versions, and let the server's calls go on after an update."""
         while True:
             await self._updated.wait()
-            self._updated.clear()
             await self._go_on(groups)
 
+    async def _hold(self) -> None:
+        """Pause the server once it knows the last update, so that only the next one ends this."""
+        async with self._updating:
+            if self._groups is None:
+                self._updated.clear()  # the version then is announced when the feed is opened
+            else:
+                await self._catch_up(self._groups)
+            self._held = True
+            await self._feed.pause()
+
     async def _go_on(self, groups: FedGroups[GroupSamples]) -> None:
-        await groups.announce(self.versions.version)
-        if self._held:
-            self._held = False
-            await self._feed.resume()
+        async with self._updating:
+            await self._catch_up(groups)
+
+    async def _catch_up(self, groups: FedGroups[GroupSamples]) -> None:
+        """Announce the last update, unless that was done, and end its pause."""
+        if not self._updated.is_set():
+            return
+        self._updated.clear()
+        try:
+            await groups.announce(self.versions.version)
+            if self._held:
+                await self._feed.resume()
+                self._held = False
+        except BaseException:
+            self._updated.set()  # tried again when the worker ends
+            raise
 
     async def _let_go(self, groups: FedGroups[GroupSamples]) -> None:
         """Leave no server paused behind: the last update may have come with the end."""
         if self._held or self._updated.is_set():
+            self._updated.set()
             try:
                 async with asyncio.timeout(_END_SECONDS):
                     await self._go_on(groups)
             except (TimeoutError, TrajgymError) as error:
-                _log.warning("the server was left paused: %s", error)
+                _log.warning("the server was left paused, or with an old version: %s", error)

@@ -127,6 +127,7 @@ class RolloutProcesses(SampleWorker):
         self._fleet: Fleet | None = None
         self._orders: set[asyncio.Task[None]] = set()
         self._leaving = False
+        self._paused = False
 
     @classmethod
     def for_vllm(
@@ -259,10 +260,12 @@ class RolloutProcesses(SampleWorker):
 
         All processes are told at once; one that does not confirm it in time is replaced.
         """
+        self._paused = True
         self._in_loop(partial(self._tell, Fleet.pause))
 
     def resume(self) -> None:
         """Undo :meth:`pause`."""
+        self._paused = False
         self._in_loop(partial(self._tell, Fleet.resume))
 
     def _set_version(self) -> None:
@@ -298,8 +301,10 @@ class RolloutProcesses(SampleWorker):
             make_handler=self._maker.handler,
             environ=process_environ(),
         )
+        self._fleet = fleet  # first: updates must not be lost meanwhile
         await fleet.set_version(self.versions.version)
-        self._fleet = fleet
+        if self._paused:
+            await fleet.pause()
         try:
             async with fleet:
                 async for handled in fleet.handled():

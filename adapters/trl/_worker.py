@@ -157,6 +157,7 @@ class RolloutWorker(SampleWorker):
         self.store = store
         self._annotators = as_annotators(annotators)
         self._runner: Runner | None = None
+        self._paused = False
 
     @classmethod
     def for_vllm(
@@ -233,8 +234,10 @@ class RolloutWorker(SampleWorker):
             await self._engine.check()
         store = await self._opened(stack)
         runner = Runner(self.spec, self.tasks, self.policy, store=store, settings=self.settings)
-        runner.set_version(self.versions.version)
-        self._runner = await stack.enter_async_context(runner)
+        self._runner = runner  # before it is entered: updates must not be lost meanwhile
+        self._set_version()
+        self._set_paused()
+        await stack.enter_async_context(runner)
         if self._annotators is None:
             async for sealed in runner:
                 await self._hand_over(sealed)
@@ -282,17 +285,25 @@ class RolloutWorker(SampleWorker):
 
     def pause(self) -> None:
         """Start no turn, and stop the sessions' clocks, until :meth:`resume`."""
-        if self._runner is not None:
-            self._in_loop(self._runner.pause)
+        self._paused = True
+        self._in_loop(self._set_paused)
 
     def resume(self) -> None:
         """Undo :meth:`pause`."""
-        if self._runner is not None:
-            self._in_loop(self._runner.resume)
+        self._paused = False
+        self._in_loop(self._set_paused)
 
     def _set_version(self) -> None:
         if self._runner is not None:
             self._runner.set_version(self.versions.version)
+
+    def _set_paused(self) -> None:
+        if self._runner is None:
+            return
+        if self._paused:
+            self._runner.pause()
+        else:
+            self._runner.resume()
 
 
 def _repeated(

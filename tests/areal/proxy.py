@@ -31,7 +31,7 @@ def proxying(engine: Any) -> Iterator[str]:
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
-        assert ready.wait(60)
+        assert ready.wait(240)
         port = server.servers[0].sockets[0].getsockname()[1]
         yield f"http://127.0.0.1:{port}"
     finally:

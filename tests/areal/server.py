@@ -140,7 +140,7 @@ def serving(tiny: Tiny) -> Iterator[Server]:
     thread = threading.Thread(target=_run, args=(server, ready), daemon=True)
     thread.start()
     try:
-        assert ready.wait(60)
+        assert ready.wait(240)
         yield server
     finally:
         assert server._loop is not None

@@ -121,7 +121,7 @@ def test_a_runner_begins_what_areal_would(rule: Admission, seed: int, first: int
                     while used < rule.batch:
                         used += bool((await anext(runner)).sessions)
                     # The trainer is busy now; the runner uses all the room that AReaL leaves.
-                    async with asyncio.timeout(30):
+                    async with asyncio.timeout(240):
                         while manager.get_capacity() > 0:
                             await asyncio.sleep(0)
                     version.now = first + step + 1

@@ -27,7 +27,7 @@ def test_fed_groups_are_trained_token_for_token(engine: Callable[..., Any], tmp_
         for i in range(4):
             agents.group(f"g{i}", 1.0, 0.0)
         rows = agents.rows()
-        flow = FeedWorkflow(agents.url, seconds=60, max_staleness=8)
+        flow = FeedWorkflow(agents.url, seconds=240, max_staleness=8)
         data = StatefulDataLoader(feed_dataset(4), 2, collate_fn=lambda x: x)
         made = engine(max_head_offpolicyness=0)
         for version in range(2):

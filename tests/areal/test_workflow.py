@@ -300,7 +300,7 @@ def test_destroying_the_engine_closes_what_runs(
     made = engine()
     made.submit(_data(some(1, hang=True))[0], workflow(tiny, tmp_path))
     waiting = threading.Event()
-    for _ in range(600):
+    for _ in range(2400):
         if Moody.opened - opened == 3:
             break
         waiting.wait(0.1)

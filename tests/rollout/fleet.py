@@ -44,7 +44,7 @@ TURNS = 5
 class Steps(Env):
     """Each session takes a few steps, some of which take a moment."""
 
-    budgets: ClassVar[Budgets] = Budgets(turns=TURNS + 1, seconds=60)
+    budgets: ClassVar[Budgets] = Budgets(turns=TURNS + 1, seconds=3600)
 
     def reset(self, task: Task, seed: int | None) -> str:
         self.task, self.n = task, seed or 0

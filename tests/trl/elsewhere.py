@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Marks(Env):
     """Three exchanges; leaves a file in a folder while a session is open."""
 
-    budgets: ClassVar[Budgets] = Budgets(turns=3, seconds=60)
+    budgets: ClassVar[Budgets] = Budgets(turns=3, seconds=3600)
 
     def __init__(self, folder: str, fail: bool = False) -> None:
         self.folder, self.fail = folder, fail
@@ -93,7 +93,7 @@ def trainer(url: str, model: str, store: str, marks: str, then: str) -> None:
     process.versions.watched = True
     process.update_model_version(1)
     process.start()
-    process.rollout_buffer.get(timeout=120)
+    process.rollout_buffer.get(timeout=240)
     while len(process.pids) < 2:
         time.sleep(0.05)
     print(*process.pids, flush=True)

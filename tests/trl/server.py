@@ -43,6 +43,8 @@ class Server:
     """Request number -> after how many of its tokens the connection breaks."""
     error_at: dict[int, int] = field(default_factory=dict)
     """Request number -> after how many of its tokens the stream reports an error."""
+    pause_at: dict[int, int] = field(default_factory=dict)
+    """Request number -> before which of its tokens the server pauses, until resume."""
     refuse: int = 0
     """Requests that get a 503 from now on."""
     hang: bool = False
@@ -120,6 +122,8 @@ class Server:
         ids = list(body["prompt"])
         chance = torch.Generator().manual_seed(body["seed"])
         for count in range(body["max_tokens"]):
+            if self.pause_at.get(number) == count:
+                self._going.clear()
             await self._going.wait()
             await asyncio.sleep(0)
             if client.at_eof():
@@ -150,6 +154,11 @@ class Server:
 
     # What a trainer does to it ---------------------------------------------------------------
 
+    @property
+    def paused(self) -> bool:
+        """Whether requests are frozen."""
+        return not self._going.is_set()
+
     def pause(self) -> None:
         """Freeze requests under way; they go on after resume."""
         self._call(self._going.clear)
@@ -176,7 +185,7 @@ class Server:
         assert self._loop is not None
         done = threading.Event()
         self._loop.call_soon_threadsafe(lambda: (function(), done.set()))
-        assert done.wait(30)
+        assert done.wait(240)
 
 
 class Transfer:
@@ -240,7 +249,7 @@ def serving(tiny: Tiny) -> Iterator[Server]:
     """Serve the tiny model from a thread while the block runs."""
     made = Server(tiny.model())
     ready = threading.Event()
-    ended = threading.Event()
+    end = asyncio.Event()  # no timer: a test's clock may go back after it was set forward
 
     async def main() -> None:
         made._loop = asyncio.get_running_loop()
@@ -248,8 +257,7 @@ def serving(tiny: Tiny) -> Iterator[Server]:
         server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
         made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         ready.set()
-        while not ended.is_set():
-            await asyncio.sleep(0.02)
+        await end.wait()
         server.close()
         for task in list(made._tasks):
             task.cancel()
@@ -257,9 +265,10 @@ def serving(tiny: Tiny) -> Iterator[Server]:
 
     thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(240)
     try:
         yield made
     finally:
-        ended.set()
-        thread.join(10)
+        made._call(end.set)
+        thread.join(240)
+        assert not thread.is_alive()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,6 +105,47 @@ def test_the_server_holds_calls_during_an_update(tmp_path: Path) -> None:
             assert agents.version == 1
         finally:
             worker.stop()
+
+
+def test_a_late_announcement_does_not_end_the_next_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls are held for an update also if the server is still being told of the one before."""
+    order: list[str] = []
+    announcing, answered = threading.Event(), threading.Event()
+
+    def note(name: str) -> None:
+        method = getattr(Feed, name)
+
+        async def call(self: Feed, *arguments: int) -> None:
+            if arguments == (1,):
+                announcing.set()
+                await asyncio.to_thread(answered.wait, 240)
+            await method(self, *arguments)
+            order.append(" ".join([name, *map(str, arguments)]))
+
+        monkeypatch.setattr(Feed, name, call)
+
+    for name in ("announce", "pause", "resume"):
+        note(name)
+    with farm(tmp_path) as agents:
+        worker = FeedWorker(Feed(agents.url, wait=0))
+        worker.start()
+        try:
+            until(lambda: order == ["announce 0"])
+            worker.update_model_version(1)
+            assert announcing.wait(240)
+            pausing = threading.Thread(target=worker.pause)
+            pausing.start()
+            pausing.join(1.0)  # it has to wait; if it did not, it would be done by now
+            answered.set()
+            pausing.join(240)
+            assert agents.paused
+            worker.update_model_version(2)
+            until(lambda: agents.version == 2 and not agents.paused)
+        finally:
+            worker.stop()
+    assert order == ["announce 0", "announce 1", "pause", "announce 2", "resume"]
 
 
 def test_a_server_of_another_training_is_an_error(tmp_path: Path) -> None:

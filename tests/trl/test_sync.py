@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -271,18 +272,40 @@ def test_evaluation_has_groups_of_its_own_size(tiny: Tiny, tmp_path: Path) -> No
     assert versions == {1}
 
 
-def test_a_batch_has_a_deadline(tiny: Tiny, tmp_path: Path) -> None:
+class Stuck(FakeEngine):
+    """Says when it is asked, and hangs."""
+
+    def __init__(self, asked: threading.Event, **options: Any) -> None:
+        super().__init__(["yes"], faults=[Fault(call=0, kind="hang")], **options)
+        self.asked = asked
+
+    async def generate(self, *args: Any, **options: Any) -> Any:
+        self.asked.set()
+        return await super().generate(*args, **options)
+
+
+def test_a_batch_has_a_deadline(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An engine that hangs ends the batch in time, and nothing is left running.
 
-    The deadline has to outlast the start of the first session on a busy machine.
+    Here the deadline is counted from the first session's first turn: on a busy machine, it would
+    have passed before that.
     """
+    asked, result = threading.Event(), Future.result
+
+    def late(future: Future[Any], timeout: float | None = None) -> Any:
+        if timeout == 0.5:
+            assert asked.wait(240)
+        return result(future, timeout)
+
+    monkeypatch.setattr(Future, "result", late)
 
     def stuck(trainer: Any) -> FakeEngine:
-        renderer = TemplateRenderer(tiny.tokenizer)
-        return FakeEngine(["yes"], renderer=renderer, faults=[Fault(call=0, kind="hang")])
+        return Stuck(asked, renderer=TemplateRenderer(tiny.tokenizer))
 
     opened, closed = Words.opened, Words.closed
-    settings: dict[str, Any] = {"samples": 4, "engine": stuck, "batch_seconds": 10.0}
+    settings: dict[str, Any] = {"samples": 4, "engine": stuck, "batch_seconds": 0.5}
     settings["allow"] = ["synthetic"]
     with GRPORollouts(SPEC, tasks(2), tmp_path / "run", **settings) as spec:
         with pytest.raises(TimeoutError):
@@ -497,7 +520,7 @@ class Slow(Env):
         return ToolResult(content=["you see", Image(PNG)])
 
     def verify(self) -> float:
-        self.together.wait(60)
+        self.together.wait(240)
         return 1.0
 
 

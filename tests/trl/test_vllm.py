@@ -16,7 +16,7 @@ QUICK = Retry(tries=3, first_wait=0.001, longest_wait=0.001)
 
 
 def engine(server: Server, **options: Any) -> VLLMEngine:
-    settings = {"retry": QUICK, "timeout": 20, "versions": lambda: server.version}
+    settings = {"retry": QUICK, "timeout": 240, "versions": lambda: server.version}
     return VLLMEngine(server.url, "tiny", **{**settings, **options})
 
 

@@ -34,9 +34,10 @@ class Tiny(NamedTuple):
 class Words(Env):
     """Three exchanges; the score is the share of them in which a long word was said."""
 
-    budgets: ClassVar[Budgets] = Budgets(turns=3, seconds=60)
+    budgets: ClassVar[Budgets] = Budgets(turns=3, seconds=3600)
     opened: ClassVar[int] = 0
     closed: ClassVar[int] = 0
+    hanging: ClassVar[int] = 0
 
     def __init__(self, hang: bool = False, fail: str = "") -> None:
         self.hang, self.fail = hang, fail
@@ -66,6 +67,7 @@ class Words(Env):
 
     async def respond(self, message: Message) -> ToolResult:
         if self.hang:
+            Words.hanging += 1
             await asyncio.Event().wait()
         self.said.append(message["content"] or "")
         return ToolResult(content=f"And {len(self.said)}?", reward=float(len(self.said[-1]) > 1))
@@ -93,7 +95,7 @@ def make(folder: Path, steps: int = 90, words: Sequence[str] = WORDS) -> Tiny:
     made = tokenizer("qwen")
     made.pad_token = "<|endoftext|>"
     torch.manual_seed(0)
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # see tests/conftest.py
     config = Qwen2Config(
         vocab_size=len(made),
         hidden_size=48,

@@ -179,6 +179,7 @@ def running(tiny: Tiny) -> Iterator[Chain]:
         "TOKENIZERS_PARALLELISM": "false",
         "RAY_AUTH_MODE": "disabled",
         "HF_HUB_OFFLINE": "1",
+        **{name: value for name, value in os.environ.items() if name.startswith("TQ_")},
     }
     os.environ.update(variables)
     ray.init(

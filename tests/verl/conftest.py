@@ -16,16 +16,22 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("TRANSFER_QUEUE_ENABLE", "1")
+# Seconds and tries; by default it gives up within half a minute, which is little on a busy machine.
+os.environ.setdefault("TQ_STORAGE_HANDSHAKE_TIMEOUT", "600")
+os.environ.setdefault("TQ_STORAGE_HANDSHAKE_MAX_RETRIES", "600")
+os.environ.setdefault("TQ_DATA_UPDATE_RESPONSE_TIMEOUT", "600")
 
 if importlib.util.find_spec("verl") is None:
     collect_ignore_glob = ["test_*.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the libraries under these tests warn."""
+    """Let the libraries under these tests warn, and take their time."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore"))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(900))  # a busy machine imports for minutes
             item.add_marker(pytest.mark.verl)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.clock import Forward
 from tests.conftest import load_golden
 from tests.trl.tiny import Words, calls, tasks
 from tests.verl.chain import PROMPT, RESPONSE, loop, row, sampling
@@ -112,12 +113,17 @@ async def test_a_failed_session_is_tried_again(tiny: Any, tmp_path: Path) -> Non
     assert not group.sealed
 
 
-async def test_a_session_has_a_deadline(tiny: Any, tmp_path: Path) -> None:
+async def test_a_session_has_a_deadline(tiny: Any, tmp_path: Path, forward: Forward) -> None:
     """An environment that never answers ends its session, which gives no row and is closed."""
-    closed = Words.closed
+    closed, hung = Words.closed, Words.hanging
     hanging = EnvSpec(id=WORDS.id, config={"hang": True})
-    made = loop(tiny, FakeServers(), "+trajgym.deadline=1", f"+trajgym.store={tmp_path}")
-    assert await made.run(sampling(), **row(TASK, hanging)) == []
+    made = loop(tiny, FakeServers(), "+trajgym.deadline=300", f"+trajgym.store={tmp_path}")
+    running = asyncio.create_task(made.run(sampling(), **row(TASK, hanging)))
+    async with asyncio.timeout(240):
+        while Words.hanging == hung:
+            await asyncio.sleep(0.01)
+    forward(400)
+    assert await running == []
     (tree,) = stored(tmp_path)
     assert str(tree.attempts[0].status) == "failed:deadline"
     assert Words.closed == closed + 1
@@ -129,7 +135,7 @@ async def test_cancelling_closes_the_environment(tiny: Any) -> None:
     hanging = EnvSpec(id=WORDS.id, config={"hang": True})
     servers = FakeServers()
     running = asyncio.create_task(loop(tiny, servers).run(sampling(), **row(TASK, hanging)))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while not servers.requests:
             await asyncio.sleep(0.01)
     running.cancel()
@@ -370,8 +376,11 @@ async def test_an_environment_is_prepared_once_in_a_process(
 
 
 async def test_sessions_at_once_are_bounded(tiny: Any) -> None:
-    """With trajgym.concurrency, no more sessions run at once in a worker than that."""
-    most = 0
+    """With trajgym.concurrency, no more sessions run at once in a worker than that.
+
+    The first waits for a second one, which one that is alone would do for ever.
+    """
+    most, two = 0, asyncio.Event()
 
     class Counting(FakeServers):
         running = 0
@@ -380,7 +389,9 @@ async def test_sessions_at_once_are_bounded(tiny: Any) -> None:
             nonlocal most
             self.running += 1
             most = max(most, self.running)
-            await asyncio.sleep(0)
+            if most > 1:
+                two.set()
+            await asyncio.wait_for(two.wait(), 240)
             try:
                 return await super().generate(request_id, **more)
             finally:

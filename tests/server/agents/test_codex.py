@@ -36,7 +36,7 @@ async def codex(tmp_path: Path, script: Any, *options: str) -> tuple[str, Sessio
 
 
 def shell(word: str) -> tuple[str, dict[str, str]]:
-    return "exec_command", {"cmd": f"echo {word}"}
+    return "exec_command", {"cmd": f"echo {word}", "yield_time_ms": 30_000}
 
 
 async def test_tools(tmp_path: Path) -> None:

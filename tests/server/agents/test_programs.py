@@ -110,6 +110,11 @@ async def test_claude_code_solves_a_task(tmp_path: Path, kind: str) -> None:
     assert len(row.turns) == 3
 
 
+def waited(command: str) -> dict[str, Any]:
+    """Return Codex' arguments of a command that it waits for as long as it can."""
+    return {"cmd": command, "yield_time_ms": 30_000}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_codex_solves_a_task(tmp_path: Path, kind: str) -> None:
     """It uses Responses with streams; the recorded turns are exact, and one row."""
@@ -120,7 +125,7 @@ async def test_codex_solves_a_task(tmp_path: Path, kind: str) -> None:
     def script(n: int, body: dict[str, Any]) -> dict[str, Any]:
         if n == 2:
             return {"text": "All done."}
-        return {"text": "Next.", "calls": [("exec_command", {"cmd": ["pwd; ls", repair][n]})]}
+        return {"text": "Next.", "calls": [("exec_command", waited(["pwd; ls", repair][n]))]}
 
     async with case(tmp_path, script) as c:
         spec = EnvSpec(id="swe", config={"sandbox": kind})
@@ -143,7 +148,7 @@ async def test_by_name_on_the_command_line(tmp_path: Path, agent: str) -> None:
     repair = f"git apply - <<'END'\n{task.data['patch']}END"
     steps = {
         "mini-swe-agent": [{"calls": [("bash", {"command": x})]} for x in (repair, SUBMIT)],
-        "codex": [{"calls": [("exec_command", {"cmd": repair})]}, {"text": "Done."}],
+        "codex": [{"calls": [("exec_command", waited(repair))]}, {"text": "Done."}],
         "script": [{"text": repair}, {"text": "Done."}],
     }
     settings = {
@@ -194,7 +199,8 @@ async def test_openhands_solves_a_task(tmp_path: Path) -> None:
     (task,) = load_tasks(["trajgym__spans-1.0"])
     repair = f"git apply - <<'END'\n{task.data['patch']}END"
     mark = {"summary": "work", "security_risk": "LOW"}
-    steps = [("terminal", {"command": repair, **mark}), ("finish", {"message": "Done.", **mark})]
+    command = {"command": repair, "timeout": 240, **mark}  # or it goes on after 10 silent seconds
+    steps = [("terminal", command), ("finish", {"message": "Done.", **mark})]
 
     def script(n: int, body: dict[str, Any]) -> dict[str, Any]:
         return {"calls": [steps[n]]}
@@ -211,13 +217,20 @@ async def test_openhands_solves_a_task(tmp_path: Path) -> None:
 
 
 async def test_terminus_solves_a_task(tmp_path: Path) -> None:
-    """With a Python of its own: it types into a tmux in the sandbox, and its turns are one row."""
+    """With a Python of its own: it types into a tmux in the sandbox, and its turns are one row.
+
+    It reads the screen at a fixed time after each command, so it asks until the answer is there.
+    """
     (task,) = load_tasks(["trajgym__spans-1.0"])
     lines = [f"git apply - <<'END'\n{task.data['patch']}END\n", "git status --short\n"]
+    changed = " M spans/_set.py"
+    read: list[int] = []
 
     def script(n: int, body: dict[str, Any]) -> dict[str, Any]:
+        if changed in str(body["messages"][-1]["content"]):
+            read.append(n)
         typed = [{"keystrokes": lines[min(n, 1)], "duration": 0.5}]
-        step = {"analysis": "a", "plan": "p", "commands": typed, "task_complete": n > 0}
+        step = {"analysis": "a", "plan": "p", "commands": typed, "task_complete": bool(read)}
         return {"text": json.dumps(step)}
 
     async with case(tmp_path, script) as c:
@@ -226,10 +239,12 @@ async def test_terminus_solves_a_task(tmp_path: Path) -> None:
         tree = c.tree()
         (attempt,) = tree.attempts
         assert report.statuses == {"completed": 1}, f"{attempt.cause}\n{attempt.error}"
+        turns = len(c.engine.requests)
     assert attempt.outcome is not None
     assert attempt.outcome.score == 1.0
-    assert " M spans/_set.py" in str(tree.context(tree.turns[2])[-1]["content"])
-    assert_one_line(tree, 3)
+    assert changed in str(tree.context(tree.turns[read[0]])[-1]["content"])
+    assert turns == read[0] + 2  # it is asked once more whether it is done
+    assert_one_line(tree, turns)
 
 
 async def test_aider_solves_a_task(tmp_path: Path) -> None:
@@ -237,9 +252,9 @@ async def test_aider_solves_a_task(tmp_path: Path) -> None:
     (task,) = load_tasks(["trajgym__spans-1.0"])
     record = SweRecord.of(task)
     work = tmp_path / "work"
-    subprocess.run(["git", "clone", "-q", base_tree(record).repo, work], check=True, timeout=60)
+    subprocess.run(["git", "clone", "-q", base_tree(record).repo, work], check=True, timeout=240)
     patch = record.patch.encode()
-    subprocess.run(["git", "apply"], input=patch, cwd=work, check=True, timeout=60)
+    subprocess.run(["git", "apply"], input=patch, cwd=work, check=True, timeout=240)
     whole = (work / "spans" / "_set.py").read_text()
 
     def script(n: int, body: dict[str, Any]) -> dict[str, Any]:
