@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.installing import ROOT, install, new_venv, run, tracked
+from tests.workers import made_once
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -27,7 +28,6 @@ limits: Limits = Limits(memory=1)
 wrong: int = spec.id
 """
 
-
 MYPY = """\
 [mypy]
 follow_imports = skip
@@ -40,8 +40,12 @@ follow_imports = normal
 @pytest.fixture(scope="module")
 def editable(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of a fresh environment with an editable install of the copy."""
-    python = new_venv(tmp_path_factory.mktemp("editable") / "venv")
-    install(python, "--editable", checkout)
+
+    def make(folder: Path) -> None:
+        install(new_venv(folder / "venv"), "--editable", checkout)
+
+    folder = made_once(tmp_path_factory, "editable", make)
+    python = folder / "venv" / "bin" / "python"
     found = run(python, "-c", "import trajgym.envs as e; print(e.__file__)", cwd=python.parent)
     assert Path(found.strip()).is_relative_to(checkout)
     return python
