@@ -12,6 +12,7 @@ from trajgym.envs._errors import UnknownEnv
 from trajgym.envs._tasks import problems
 from trajgym.envs.faults import contained
 from trajgym.trajectory import InvalidInput
+from trajgym.trajectory._internal import entry_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,8 +45,6 @@ class EnvSpec(BaseModel):
             UnknownEnv: there is no environment with that id, or it can't be imported.
             InvalidInput: the configuration names a variant that does not exist, or is malformed.
         """
-        from importlib import metadata
-
         if self.id.startswith(("http://", "https://")):
             from trajgym.envs.remote import remote_class
 
@@ -54,9 +53,10 @@ class EnvSpec(BaseModel):
         if found is None and ":" in self.id:
             found = _import(self.id)
         if found is None:
-            for entry in metadata.entry_points(group=_GROUP, name=self.id):
-                with contained():  # imports the environment's module
-                    found = entry.load()
+            for entry in entry_points(_GROUP):
+                if entry.name == self.id:
+                    with contained():  # imports the environment's module
+                        found = entry.load()
         if not (isinstance(found, type) and issubclass(found, Env)):
             raise UnknownEnv(
                 f"no environment {self.id!r}; known: {', '.join(registered()) or 'none'}. "
@@ -130,9 +130,7 @@ def register(env_id: str) -> Callable[[type[Env]], type[Env]]:
 
 def registered() -> list[str]:
     """Return the names of all registered and installed environments, sorted."""
-    from importlib import metadata
-
-    return sorted({*_registry, *(entry.name for entry in metadata.entry_points(group=_GROUP))})
+    return sorted({*_registry, *(entry.name for entry in entry_points(_GROUP))})
 
 
 def _import(path: str) -> object:

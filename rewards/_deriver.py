@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trajgym.rewards._errors import UnknownDeriver
 from trajgym.trajectory import InvalidInput, Stamp, attempt_turns
+from trajgym.trajectory._internal import entry_points
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -148,9 +149,7 @@ def _scored_turns(tree: SessionTree) -> list[Turn]:
 
 def list_derivers() -> list[str]:
     """Return the names of all registered derivers, sorted."""
-    from importlib import metadata
-
-    return sorted({entry.name for entry in metadata.entry_points(group=_GROUP)})
+    return sorted({entry.name for entry in entry_points(_GROUP)})
 
 
 def get_deriver(name: str, **settings: object) -> Deriver:
@@ -160,9 +159,7 @@ def get_deriver(name: str, **settings: object) -> Deriver:
         UnknownDeriver: no deriver has that name, or the registered object is not a deriver.
         InvalidInput: it has no such setting, or a setting's value is invalid.
     """
-    from importlib import metadata
-
-    found = next(iter(metadata.entry_points(group=_GROUP, name=name)), None)
+    found = next((entry for entry in entry_points(_GROUP) if entry.name == name), None)
     if found is None:
         raise UnknownDeriver(f"no deriver {name!r}; there are {', '.join(list_derivers())}")
     kind = found.load()

@@ -9,6 +9,7 @@ from trajgym.trajectory._file import StoreFile, Write
 from trajgym.trajectory._growing import append_ids, same_start
 from trajgym.trajectory._html import group_html
 from trajgym.trajectory._messages import digest
+from trajgym.trajectory._plugins import entry_points
 
 __all__ = [
     "AsyncClosing",
@@ -19,6 +20,7 @@ __all__ = [
     "Write",
     "append_ids",
     "digest",
+    "entry_points",
     "group_html",
     "has_writer",
     "moved_names",

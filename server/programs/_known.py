@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +18,7 @@ from trajgym.server.programs._presets import (
     directory_of,
 )
 from trajgym.trajectory import InvalidInput
+from trajgym.trajectory._internal import entry_points
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,7 +114,7 @@ _KNOWN: dict[str, type[Agent]] = {
 
 def list_agents() -> list[str]:
     """Return the names of all known agents, sorted."""
-    return sorted({*_KNOWN, *(entry.name for entry in metadata.entry_points(group=_GROUP))})
+    return sorted({*_KNOWN, *(entry.name for entry in entry_points(_GROUP))})
 
 
 def agent_class(name: str) -> type[Agent]:
@@ -124,8 +124,9 @@ def agent_class(name: str) -> type[Agent]:
         InvalidInput: there is no agent of that name.
     """
     found: object = _KNOWN.get(name)
-    for entry in metadata.entry_points(group=_GROUP, name=name):
-        found = found or entry.load()
+    for entry in entry_points(_GROUP):
+        if entry.name == name:
+            found = found or entry.load()
     if not (isinstance(found, type) and issubclass(found, Agent)):
         raise InvalidInput(f"no agent {name!r}; known: {', '.join(list_agents())}")
     return found

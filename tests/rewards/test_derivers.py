@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -172,6 +173,23 @@ def test_entry_point_that_is_no_deriver(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UnknownDeriver, match=r"'plug' .json:loads. is not a subclass"):
         get_deriver("plug")
+
+
+def test_a_plug_in_that_is_installed_meanwhile_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A package that is installed, or removed, in a running process is noticed."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "plug" not in list_derivers()
+    info = tmp_path / "plug-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plug\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[trajgym.derivers]\nplug = trajgym.rewards:GRPO\n")
+    os.utime(tmp_path, (1, 1))  # not at the same moment, whatever the clock's resolution
+    assert get_deriver("plug") == GRPO()
+    info.rename(tmp_path / "gone")
+    os.utime(tmp_path, (2, 2))
+    assert "plug" not in list_derivers()
 
 
 def test_rewards_and_advantages_never_mix() -> None:
