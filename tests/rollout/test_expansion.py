@@ -53,7 +53,7 @@ ROOT = Path(__file__).parent.parent.parent
 class Walk(Env):
     """Three steps, then the end; what was walked decides the score."""
 
-    budgets = Budgets(turns=10, seconds_per_turn=20)
+    budgets = Budgets(turns=10, seconds_per_turn=200)
     live = 0
     most_live = 0
 
