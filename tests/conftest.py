@@ -12,6 +12,7 @@ import pytest
 
 from tests.clock import forward
 from tests.installing import archives, checkout, installed
+from tests.workers import on_a_host_of_its_own
 from trajgym.trajectory import SessionTree
 
 __all__ = ["archives", "checkout", "forward", "installed"]  # fixtures
@@ -38,6 +39,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+on_a_host_of_its_own()
 
 GOLDEN = Path(__file__).parent / "golden"
 GOLDEN_NAMES = sorted(path.stem for path in GOLDEN.glob("*.json"))

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.workers import made_once
+
 ROOT = Path(__file__).parent.parent
 
 
 def run(*command: str | Path, cwd: Path, ok: bool = True) -> str:
     """Run a command and return what it printed."""
     done = subprocess.run(
-        [str(word) for word in command], cwd=cwd, capture_output=True, text=True, timeout=400
+        [str(word) for word in command], cwd=cwd, capture_output=True, text=True, timeout=800
     )
     assert not ok or done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout
@@ -32,19 +34,24 @@ def tracked(*folders: str) -> list[str]:
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the sources: files that git ignores do not get into a build."""
-    copy = tmp_path_factory.mktemp("checkout")
-    for name in tracked():
-        target = copy / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, target, follow_symlinks=False)
-    return copy
+
+    def copy(folder: Path) -> None:
+        for name in tracked():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target, follow_symlinks=False)
+
+    return made_once(tmp_path_factory, "checkout", copy)
 
 
 @pytest.fixture(scope="session")
 def archives(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The sdist, and the wheel that is built from it."""
-    out = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, checkout, cwd=out)
+
+    def build(out: Path) -> None:
+        run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, checkout, cwd=out)
+
+    out = made_once(tmp_path_factory, "dist", build)
     (sdist,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
     return sdist, wheel
 
@@ -68,6 +75,8 @@ def install(python: Path, *arguments: str | Path) -> None:
 @pytest.fixture(scope="session")
 def installed(archives: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment in which the wheel is installed, as users have it."""
-    python = new_venv(tmp_path_factory.mktemp("installed") / "venv")
-    install(python, archives[1])
-    return python
+
+    def make(folder: Path) -> None:
+        install(new_venv(folder / "venv"), archives[1])
+
+    return made_once(tmp_path_factory, "installed", make) / "venv" / "bin" / "python"

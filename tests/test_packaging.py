@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.installing import ROOT, install, new_venv, run, tracked
+from tests.workers import made_once
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -27,12 +28,24 @@ limits: Limits = Limits(memory=1)
 wrong: int = spec.id
 """
 
+MYPY = """\
+[mypy]
+follow_imports = skip
+[mypy-trajgym.*,pydantic.*,pydantic_core.*,annotated_types.*,typing_extensions.*,numpy.*]
+follow_imports = normal
+"""
+"""Only what the mistake depends on: with all that trajgym imports, mypy takes ten times as long."""
+
 
 @pytest.fixture(scope="module")
 def editable(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of a fresh environment with an editable install of the copy."""
-    python = new_venv(tmp_path_factory.mktemp("editable") / "venv")
-    install(python, "--editable", checkout)
+
+    def make(folder: Path) -> None:
+        install(new_venv(folder / "venv"), "--editable", checkout)
+
+    folder = made_once(tmp_path_factory, "editable", make)
+    python = folder / "venv" / "bin" / "python"
     found = run(python, "-c", "import trajgym.envs as e; print(e.__file__)", cwd=python.parent)
     assert Path(found.strip()).is_relative_to(checkout)
     return python
@@ -56,6 +69,7 @@ def test_pyright_resolves_an_editable_install(editable: Path, elsewhere: Path) -
 
 def test_mypy_resolves_an_editable_install(editable: Path, elsewhere: Path) -> None:
     """Mypy does the same."""
+    (elsewhere / "mypy.ini").write_text(MYPY)
     options = ["--python-executable", editable, "--no-error-summary", "--cache-dir", "cache"]
     said = run(sys.executable, "-m", "mypy", *options, "use.py", cwd=elsewhere, ok=False)
     lines = [line for line in said.splitlines() if ": error:" in line]

@@ -7,7 +7,6 @@ import dataclasses
 import os
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,8 +22,7 @@ from trajgym.envs.sandbox import (
 )
 from trajgym.envs.sandbox.docker import _sandbox
 
-if TYPE_CHECKING:
-    pass
+HOLDS = f"trajgym/test-holds:{os.getpid()}"
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("engine")]
 
@@ -65,7 +63,7 @@ async def test_container_is_locked_down() -> None:
 def _build_holding_image() -> None:
     recipe = f"FROM {BASE}\nUSER root\nRUN mkdir /srv/repo && echo image > /srv/repo/file\n"
     recipe += "LABEL trajgym.holds=/srv/repo:/opt/x\n"
-    command = ["docker", "build", "-q", "-t", "trajgym/test-holds", "-"]
+    command = ["docker", "build", "-q", "-t", HOLDS, "-"]
     subprocess.run(command, input=recipe.encode(), capture_output=True, check=True, timeout=60)
 
 
@@ -87,11 +85,11 @@ async def test_image_that_holds_a_tree(tmp_path: Path) -> None:
     await asyncio.to_thread(_build_holding_image)
     try:
         async with DockerProvider() as provider:
-            spec = SandboxSpec(image="trajgym/test-holds", trees={"/srv/repo": tmp_path})
+            spec = SandboxSpec(image=HOLDS, trees={"/srv/repo": tmp_path})
             async with await provider.start(spec) as sandbox:
                 assert await sandbox.read_file("/srv/repo/file") == b"image\n"
     finally:
-        docker("rmi", "-f", "trajgym/test-holds")
+        docker("rmi", "-f", HOLDS)
 
 
 async def test_cancelled_starts_leave_nothing() -> None:
@@ -205,7 +203,7 @@ async def test_containers_of_an_image_begin_alike(more: str, workdirs: list[str]
     """Directories that an image lacks, or has as a link, are the same in each of its containers."""
     make = "mkdir -m 755 /outer && ln -s /outer /there && chmod 711 /srv && mkdir /data"
     recipe = f"FROM {BASE}\nUSER root\nRUN {make}\n{more}"
-    image = "trajgym/test-alike"
+    image = f"trajgym/test-alike:{os.getpid()}"
     build = ["docker", "build", "-q", "--network", "none", "-t", image, "-"]
     subprocess.run(build, input=recipe.encode(), capture_output=True, check=True, timeout=120)
     paths = "/home /srv /outer /there /there/ /work /data"
@@ -233,7 +231,7 @@ async def test_containers_of_an_image_begin_alike(more: str, workdirs: list[str]
 
 async def test_the_content_of_volumes_is_not_lost_in_a_copy() -> None:
     """A copy without what lies in the image's volumes is refused; empty volumes are fine."""
-    image = "trajgym/test-volumes"
+    image = f"trajgym/test-volumes:{os.getpid()}"
     build = ["docker", "build", "-q", "--network", "none", "-t", image, "-"]
     recipe = f"FROM {BASE}\nUSER root\nRUN mkdir -m 777 /data\nVOLUME /data\n"
     subprocess.run(build, input=recipe.encode(), capture_output=True, check=True, timeout=120)

@@ -7,6 +7,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,11 +93,13 @@ class PrivateEngine:
 
 
 @pytest.fixture
-def private_engine(tmp_path: Path) -> Iterator[PrivateEngine]:
+def private_engine() -> Iterator[PrivateEngine]:
     """An engine with an image of a few programs."""
     if os.geteuid() != 0:
         pytest.fail("this test starts an engine of its own, which needs root")
-    engine = PrivateEngine(tmp_path)
+    # The path of a socket has at most 107 bytes; in pytest's folders, some would have more.
+    folder = Path(tempfile.mkdtemp(prefix="trajgym-engine-"))
+    engine = PrivateEngine(folder)
     try:
         engine.start()
         assert engine.docker("import", "-", "tiny", stdin=tiny_root()).returncode == 0
@@ -104,6 +107,7 @@ def private_engine(tmp_path: Path) -> Iterator[PrivateEngine]:
     finally:
         engine.kill()
         engine.remove_groups()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def test_engine_dies_mid_session(private_engine: PrivateEngine) -> None:

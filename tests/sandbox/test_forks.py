@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ from trajgym.trajectory import InvalidInput
 if TYPE_CHECKING:
     from trajgym.envs.sandbox import Sandbox
 
-TINY = "trajgym/test-tiny"
+TINY = f"trajgym/test-tiny:{os.getpid()}"
 EMBEDDED = pytest.mark.parametrize("provider", ["bubblewrap"], indirect=True)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
+from tests.ports import free_port
 from trajgym.cli import app
 from trajgym.envs.search import IndexMismatch
 
@@ -52,9 +52,7 @@ def test_index_check_query(tmp_path: Path) -> None:
 
 def test_serve_answers_until_it_is_told_to_stop(tmp_path: Path) -> None:
     """The server runs as a process, prints its address, and exits cleanly on SIGTERM."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "trajgym.cli", "search", "serve", "builtin"]
     server = subprocess.Popen(
         [*command, "--port", str(port), "--topk", "2"], stderr=subprocess.PIPE, text=True

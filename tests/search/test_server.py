@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -16,6 +15,7 @@ import pytest
 from starlette.responses import PlainTextResponse, Response
 
 from tests.clock import Forward
+from tests.ports import free_port
 from tests.search.serving import answering, running
 from trajgym.envs import AgentClock, Budgets, EnvSpec, Session
 from trajgym.envs._clock import SharedClock, off_the_clock
@@ -41,7 +41,7 @@ def post(url: str, body: Any) -> Any:
     """What a client without any library of ours does."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with urllib.request.urlopen(request, timeout=120) as response:
         return json.loads(response.read())
 
 
@@ -198,9 +198,7 @@ def serving(port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 async def test_sessions_outlive_a_restart_of_their_server(forward: Forward) -> None:
     """When a server is restarted, sessions wait; this does not count towards the agent's time."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     engine = {"kind": "retrieval", "url": f"http://127.0.0.1:{port}"}
     spec = EnvSpec(id="search", config={"engine": engine})
     seconds = 20.0

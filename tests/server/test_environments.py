@@ -19,6 +19,7 @@ import aiohttp
 import pytest
 
 from tests.clock import Forward
+from tests.ports import free_port
 from tests.worlds import Snapshots, call
 from trajgym.envs import EnvSpec, Session, UnknownEnv
 from trajgym.envs.remote import remote_class
@@ -177,8 +178,7 @@ async def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_served_and_collected_by_command(tmp_path: Path) -> None:
     """`trajgym serve --env` in one process, `trajgym collect --env http://...` in another."""
     command = [sys.executable, "-m", "trajgym.cli"]
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        port = bound.getsockname()[1]
+    port = free_port()
     tasks, out = tmp_path / "tasks.jsonl", tmp_path / "run"
     tasks.write_text(json.dumps({"id": "a"}) + "\n")
     given = ["--env", "tests.worlds:Counter", "--set", "target=5", "--port", str(port)]

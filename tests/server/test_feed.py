@@ -12,9 +12,10 @@ import aiohttp
 import pytest
 
 from tests.clock import Forward
+from tests.ports import free_port
 from tests.server.fake import Engine, serving
 from tests.server.harness import World, world
-from tests.server.test_process import bearer, free_port, server
+from tests.server.test_process import bearer, server
 from trajgym.adapters import RowBuilder
 from trajgym.rollout import SealedGroup
 from trajgym.server import Feed, ServerConfig, ServerError

@@ -9,11 +9,12 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.ports import free_port
 from tests.server.fake import Engine, serving
 from tests.server.harness import ADD, World, result, world
 from tests.server.judge import Judge
 from tests.server.test_feed import TASK, group, play
-from tests.server.test_process import free_port, server
+from tests.server.test_process import server
 from trajgym.adapters import RowBuilder
 from trajgym.rollout import OpenAIPolicy, Retry
 from trajgym.rollout.annotators import Annotator, HintJudge, VoteJudge

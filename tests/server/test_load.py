@@ -14,10 +14,11 @@ from typing import Any
 
 import aiohttp
 
+from tests.ports import free_port
 from tests.server.engine_process import WORDS
 from tests.server.fake import Engine, serving
 from tests.server.harness import ADD, result
-from tests.server.test_process import free_port, server
+from tests.server.test_process import server
 from trajgym.trajectory import Run, build_rows
 
 ROOT = Path(__file__).parent.parent.parent

@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.server.test_process import free_port
+from tests.ports import free_port
 from tests.worlds import PNG, call
 from trajgym.envs import Env, EnvSpec, Image, Session, ToolResult, tool, tools_of
 from trajgym.server import EnvApp, Limits, ServerConfig, running

@@ -15,7 +15,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.server.test_process import bearer, free_port
+from tests.ports import free_port
+from tests.server.test_process import bearer
 from trajgym.envs import EnvSpec
 from trajgym.server import EnvApp, Limits, ServerConfig, running
 from trajgym.trajectory import Run, SessionTree, Store

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -15,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.ports import free_port
 from tests.server.fake import Engine, Trouble, serving
 from tests.server.harness import ADD, World, result, world
 from trajgym.server import App, ServerConfig, Upstream, running
@@ -27,11 +27,6 @@ CALL = {"text": "so", "calls": [("add", {"a": 1, "b": 2})]}
 def command(path: Path, url: str, port: int, *more: str) -> list[str]:
     where = ["--upstream", url, "--port", str(port), "--renderer", "bytes"]
     return [sys.executable, "-m", "trajgym.cli", "serve", str(path), *where, *more]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        return int(bound.getsockname()[1])
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
     from trajgym.trajectory import Task
 
-IMAGE = "trajgym/test-published:1"
-FIXED = "trajgym/test-published:fixed"
+IMAGE = f"trajgym/test-published:{os.getpid()}"
+FIXED = f"{IMAGE}-fixed"
 DOCKERFILE = f"""
 FROM {BASE_IMAGE}
 COPY site /opt/site
