@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 # A CPU build of PyTorch is enough for every test; set TORCH= to take what the extra asks for.
 TORCH ?= torch==2.13.0
 
+# pytest's workers. They wait for containers and browsers most of the time, each on its own.
+WORKERS ?= 2
+
 .PHONY: demo test test-local test-trl test-verl test-areal test-ray test-vllm test-gradient test-slow test-mini test-agents test-interchange lint format docs bench bench-smoke release clean
 
 demo: $(VENV)/.demo  ## Real SWE tasks from collection to export, without a model key.
@@ -12,7 +15,7 @@ demo: $(VENV)/.demo  ## Real SWE tasks from collection to export, without a mode
 	$(BIN)/trajgym demo
 
 test: $(VENV)/.dev system  ## The whole suite: Docker and embedded sandboxes included.
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(if $(filter-out 0 1,$(WORKERS)),-n $(WORKERS) --dist worksteal)
 
 test-local: .venv-local/.ready  ## A real 135M model on this CPU, token-exact, also for agents; tiny vision models; encoders.
 	.venv-local/bin/python -m pytest tests/rollout/test_local.py tests/server/test_local.py tests/rollout/test_vision.py tests/search/test_encoders.py -m local

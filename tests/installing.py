@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 def run(*command: str | Path, cwd: Path, ok: bool = True) -> str:
     """Run a command and return what it printed."""
     done = subprocess.run(
-        [str(word) for word in command], cwd=cwd, capture_output=True, text=True, timeout=400
+        [str(word) for word in command], cwd=cwd, capture_output=True, text=True, timeout=800
     )
     assert not ok or done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout

@@ -26,7 +26,7 @@ def picture(colour: str, width: int = 96, height: int = 64, form: str = "PNG") -
 class Screen(Env):
     """Shows the next colour at each click; a click below y = 10 ends the episode, solved."""
 
-    budgets: ClassVar[Budgets] = Budgets(turns=8, seconds=60)
+    budgets: ClassVar[Budgets] = Budgets(turns=8, seconds=600)
 
     def __init__(self, form: str = "PNG", as_tool: bool = True) -> None:
         self.form, self.as_tool = form, as_tool

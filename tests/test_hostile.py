@@ -115,7 +115,7 @@ class Plan:
 class Hostile(Env):
     """Goes wrong where its task says."""
 
-    budgets: ClassVar[Budgets] = Budgets(turns=4, seconds=60)
+    budgets: ClassVar[Budgets] = Budgets(turns=4, seconds=600)
     plans: ClassVar[dict[str, Plan]] = {}
     live: ClassVar[set[int]] = set()
 

@@ -135,7 +135,7 @@ REPLIES: dict[str, Callable[[Values], Any]] = {
 class Returns(Env):
     """Returns what its task names, from the hook that its configuration names."""
 
-    budgets: ClassVar[Budgets] = Budgets(turns=3, seconds=60)
+    budgets: ClassVar[Budgets] = Budgets(turns=3, seconds=600)
 
     def __init__(self, hook: str) -> None:
         self.hook = hook

@@ -34,7 +34,7 @@ EDGES = [("continue", "main"), ("spawn", "scout"), ("continue", "main")]
 class Boss(Env):
     """Hands work to others: to agents on its own tools, or in an environment of theirs."""
 
-    budgets: ClassVar[Budgets] = Budgets(turns=4, seconds=60)
+    budgets: ClassVar[Budgets] = Budgets(turns=4, seconds=600)
     opened: ClassVar[list[str]] = []
 
     def reset(self, task: Task, seed: int | None) -> str:

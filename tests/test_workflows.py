@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -24,10 +25,13 @@ def recipes() -> dict[str, str]:
     return {target: expanded(target) for target in targets}
 
 
-def expanded(target: str) -> str:
+def expanded(*words: str) -> str:
+    # These tests may run under a make that has been given variables.
+    given = {"MAKEFLAGS", "MAKEOVERRIDES", "WORKERS"}
     done = subprocess.run(
-        ["make", "--dry-run", "--always-make", target],
+        ["make", "--dry-run", "--always-make", *words],
         cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if name not in given},
         capture_output=True,
         text=True,
         check=True,
@@ -110,6 +114,13 @@ def test_make_targets_name_what_exists() -> None:
     for target, recipe in recipes().items():
         for name in re.findall(r"(?:scripts|benchmarks|tests)/[\w./-]+", recipe):
             assert (ROOT / name).exists(), f"make {target}: {name}"
+
+
+def test_the_suite_runs_in_as_many_workers_as_asked() -> None:
+    """``make test`` starts two workers, another number with WORKERS, and none for one."""
+    assert "pytest -n 2 --dist worksteal\n" in expanded("test")
+    assert "pytest -n 4 --dist worksteal\n" in expanded("test", "WORKERS=4")
+    assert expanded("test", "WORKERS=1").splitlines()[-1].split()[-1] == "pytest"
 
 
 def test_a_release_starts_from_a_clean_tree(tmp_path: Path) -> None:

@@ -47,6 +47,11 @@ writes would touch one page per session instead of consecutive pages (measured a
 instead of 5 us per turn).
 """
 
+_BUSY_SECONDS = 60.0
+"""How long another process may hold a lock that is held for a moment: it may not get the processor.
+
+SQLite locks the file or its log while it creates, recovers, or closes them.
+"""
 _APPLICATION_ID = 0x54524A47  # "TRJG": marks the file as a store
 _SCHEMA = """
 CREATE TABLE meta     (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -88,7 +93,9 @@ def translated(path: Path) -> Iterator[None]:
 def connect_writer(path: Path, *, power_safe: bool) -> sqlite3.Connection:
     """Open or create the file for writing. The caller holds the lock."""
     with translated(path):
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            path, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS
+        )
         try:
             _check_length(connection, path)
             connection.execute("PRAGMA journal_mode = WAL")
@@ -127,7 +134,9 @@ def connect_reader(path: Path) -> sqlite3.Connection:
 
 
 def _opened(uri: str, path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        uri, uri=True, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS
+    )
     try:
         _check_length(connection, path)
         _check_version(connection, path)

@@ -13,8 +13,6 @@ from tests.gradient.on_areal import gradient_of, make_actor
 from tests.trl.runs import record
 from trajgym.adapters.areal import areal_tensors
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.fixture(scope="module")
 def rows(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:

@@ -20,8 +20,6 @@ from tests.areal.test_workflow import WITHIN, loader, raised, some, within
 from trajgym.adapters.areal import EnvAgent, ExternalAgent, task_dataset
 from trajgym.trajectory import InvalidInput, Outcome, Run
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.fixture
 def proxy(

@@ -33,7 +33,6 @@ def arguments(script: Path, file: Path, model: str) -> dict[str, Any]:
     return given
 
 
-@pytest.mark.timeout(600)
 def test_the_example_runs_in_areals_executor(
     tiny: Any,
     server: Any,

@@ -14,8 +14,6 @@ from tests.feeding import farm
 from trajgym.adapters.areal import feed_dataset
 from trajgym.trajectory import InvalidInput
 
-pytestmark = pytest.mark.timeout(600)
-
 
 def test_fed_groups_are_trained_token_for_token(engine: Callable[..., Any], tmp_path: Path) -> None:
     """Every row of the fed groups comes out of `prepare_batch` once, as the server recorded it."""

@@ -15,8 +15,6 @@ from trajgym.adapters.areal import replay_dataset
 from trajgym.rewards import GRPO
 from trajgym.trajectory import InvalidInput, Store
 
-pytestmark = pytest.mark.timeout(600)
-
 
 def test_a_run_is_replayed_token_for_token(
     tiny: Any, engine: Callable[..., Any], tmp_path: Path

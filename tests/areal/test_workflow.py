@@ -19,8 +19,6 @@ from trajgym.rewards import GRPO, TurnTable, apply
 from trajgym.rollout import TreeExpansion
 from trajgym.trajectory import InvalidInput, Run, SessionTree, Task, TrainingRow, build_rows
 
-pytestmark = pytest.mark.timeout(600)
-
 WITHIN = 240.0
 """Seconds that something may take on a busy machine; nothing here is timed."""
 STEPS = 6

@@ -40,7 +40,7 @@ def run(trainer: str, case: Case, objective: str) -> Path:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=800,
         )
         assert done.returncode == 0, done.stderr[-4000:]
     return out

@@ -34,7 +34,7 @@ async def shared() -> AsyncIterator[None]:
     await close_shared_providers()
 
 
-async def start(browser: Browser, name: str, seed: int = 0, seconds: float = 100.0) -> str:
+async def start(browser: Browser, name: str, seed: int = 0, seconds: float = 3600.0) -> str:
     return await browser.start_miniwob(name, seed, seconds, hide_query=False)
 
 

@@ -26,12 +26,10 @@ if importlib.util.find_spec("ray") is None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let Ray warn, and take their time."""
+    """Let Ray warn."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore"))
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(900))  # a busy machine imports for minutes
 
 
 @pytest.fixture(scope="session")

@@ -53,7 +53,7 @@ ROOT = Path(__file__).parent.parent.parent
 class Walk(Env):
     """Three steps, then the end; what was walked decides the score."""
 
-    budgets = Budgets(turns=10, seconds_per_turn=20)
+    budgets = Budgets(turns=10, seconds_per_turn=200)
     live = 0
     most_live = 0
 
@@ -457,6 +457,17 @@ from tests.rollout.test_expansion import SPEC, ScriptedPolicy, TreeExpansion, te
 from trajgym.rollout import collect
 from trajgym.trajectory import Task
 
+class Rationed(ScriptedPolicy):
+    # Stops after some calls, until the process is killed; never if they are -1.
+
+    left = int(sys.argv[2])
+
+    async def sample(self, request):
+        if self.left == 0:
+            await asyncio.Event().wait()
+        self.left -= 1
+        return await super().sample(request)
+
 def note(event):
     if event.kind == "turn":
         print(event.session, flush=True)
@@ -464,7 +475,7 @@ def note(event):
 settings = {"samples": 2, "concurrency": 3, "on_progress": note}
 expansion = TreeExpansion(nodes=2, rounds=2)
 tasks = [Task(id=f"t{i}") for i in range(8)]
-policy = ScriptedPolicy(text_walk)
+policy = Rationed(text_walk)
 asyncio.run(collect(SPEC, tasks, policy, sys.argv[1], expansion=expansion, **settings))
 print("complete", flush=True)
 """
@@ -475,12 +486,14 @@ def test_trees_survive_sigkill(tmp_path: Path) -> None:
     chance = random.Random(3)
     killed = 0
     while True:
-        command = [sys.executable, "-c", COLLECT, str(tmp_path)]
+        wanted = chance.randint(5, 40)
+        # A slow test must not let the collection end: a few turns more, and no other.
+        most = wanted + 3 if killed < 8 else -1
+        command = [sys.executable, "-c", COLLECT, str(tmp_path), str(most)]
         worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         assert worker.stdout is not None
         lines: list[str] = []
         if killed < 8:
-            wanted = chance.randint(5, 40)
             while len(lines) < wanted and (line := worker.stdout.readline()):
                 lines.append(line)
             os.kill(worker.pid, signal.SIGKILL)

@@ -28,7 +28,7 @@ class Tides(Env):
     """What it gives depends on the weather, which is not recorded."""
 
     weather: ClassVar[str] = "fair"
-    budgets: ClassVar[Budgets] = Budgets(turns=5, seconds=60)
+    budgets: ClassVar[Budgets] = Budgets(turns=5, seconds=600)
 
     def reset(self, task: Task, seed: int | None) -> str:
         if self.weather == "frost":

@@ -24,6 +24,17 @@ from trajgym.trajectory import (
     StoreError,
     Turn,
 )
+from trajgym.trajectory._database import connect_reader, connect_writer
+
+
+def test_a_lock_of_a_process_without_a_processor_is_waited_for(tmp_path: Path) -> None:
+    """Locks that are held for a moment are waited for a minute, by writers and by readers."""
+    with Store(tmp_path) as store:
+        store.begin_session(record("s")).wait()
+        (file,) = tmp_path.glob("*.sqlite")
+        for connection in (connect_reader(file), connect_writer(file, power_safe=False)):
+            assert connection.execute("PRAGMA busy_timeout").fetchone() == (60_000,)
+            connection.close()
 
 
 def test_a_run_is_closed_while_threads_read_it(tmp_path: Path) -> None:

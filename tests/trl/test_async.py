@@ -85,7 +85,6 @@ def same_as_the_truth(trees: list[Any], server: Server) -> None:
 
 
 @pytest.mark.smollm2
-@pytest.mark.timeout(600)
 def test_a_real_model_takes_a_step(tmp_path: Path, monkeypatch: Any) -> None:
     """SmolLM2-135M plays and is trained for one update; both sides agree on its log-probs."""
     from transformers import AutoTokenizer

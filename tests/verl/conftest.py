@@ -26,12 +26,10 @@ if importlib.util.find_spec("verl") is None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the libraries under these tests warn, and take their time."""
+    """Let the libraries under these tests warn."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore"))
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(900))  # a busy machine imports for minutes
             item.add_marker(pytest.mark.verl)
 
 

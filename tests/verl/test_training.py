@@ -59,13 +59,12 @@ def torchrun(folder: Path, *words: str) -> str:
         env={**os.environ, **ENVIRONMENT},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=800,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return done.stdout + done.stderr
 
 
-@pytest.mark.timeout(700)
 def test_the_actor_moves_with_each_turns_advantage(
     tiny: Any, recorded: Recorded, tmp_path: Path
 ) -> None:
@@ -89,7 +88,6 @@ def test_the_actor_moves_with_each_turns_advantage(
     assert min(up) > max(down)
 
 
-@pytest.mark.timeout(700)
 def test_the_sft_trainer_learns_exactly_the_sampled_ids(
     tiny: Any, recorded: Recorded, tmp_path: Path
 ) -> None:

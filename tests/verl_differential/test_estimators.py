@@ -19,7 +19,6 @@ from trajgym.trajectory import SessionTree, TrainingRow, build_rows
 pytestmark = [
     pytest.mark.verl,
     pytest.mark.filterwarnings("ignore"),  # of verl and what it imports
-    pytest.mark.timeout(600),
 ]
 
 CLOSE = {"rtol": 2e-4, "atol": 2e-5}

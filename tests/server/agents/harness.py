@@ -17,7 +17,7 @@ from tests.server.harness import World, shape, world
 from trajgym.trajectory import SessionTree, build_rows
 
 HERE = Path(__file__).parent
-SECONDS = 540.0
+SECONDS = 840.0
 """Some agents import for a quarter of a minute on an idle machine."""
 QUIET = {
     # litellm would fetch a list of prices.

@@ -22,7 +22,7 @@ from tests.server.agents.harness import (
 from tests.server.harness import shape
 from trajgym.trajectory import build_rows
 
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.agents
 TWICE = [("add", {"a": 2, "b": 3}), ("add", {"a": 4, "b": 5})]
 
 

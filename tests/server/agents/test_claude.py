@@ -19,7 +19,7 @@ from tests.server.agents.harness import (
 from tests.server.harness import shape
 from trajgym.trajectory import build_rows
 
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.agents
 SAID = "Both were said by the shell, as was asked for."
 SUMMARY = "The user wanted hi and there to be said, and the shell said both of them."
 

@@ -21,7 +21,7 @@ from tests.server.agents.harness import (
 from tests.server.harness import shape
 from trajgym.trajectory import SessionTree, build_rows
 
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.agents
 SUMMARY = "SUMMARY: hi was said by the shell, and nothing more is to be done."
 LINE = """exec "$0" exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox \
 --disable plugins --disable apps -c analytics.enabled=false -c model_provider=proxy \

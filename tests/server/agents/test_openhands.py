@@ -19,7 +19,7 @@ from tests.server.agents.harness import (
 from tests.server.harness import shape
 from trajgym.trajectory import SessionTree, build_rows
 
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.agents
 SUMMARY = "Summary: the user wants hi to be said, and the terminal said it a few times."
 
 

@@ -22,7 +22,7 @@ from trajgym.envs.swe import SweRecord, load_tasks
 from trajgym.envs.swe._sources import base_tree
 from trajgym.trajectory import build_rows
 
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.agents
 SHELL_AGENT = Path(__file__).with_name("shell_agent.sh")
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
@@ -172,7 +172,7 @@ async def test_by_name_on_the_command_line(tmp_path: Path, agent: str) -> None:
             stderr=subprocess.STDOUT,
         )
         try:
-            said, _ = await asyncio.wait_for(process.communicate(), 540)
+            said, _ = await asyncio.wait_for(process.communicate(), 840)
         finally:
             if process.returncode is None:
                 process.kill()

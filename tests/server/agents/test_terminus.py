@@ -22,7 +22,7 @@ from tests.server.agents.harness import (
 from tests.server.harness import shape
 from trajgym.trajectory import SessionTree, build_rows
 
-pytestmark = [pytest.mark.agents, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.agents
 TOLD = "SUMMARY: hi was said in the terminal, and nothing more is to be done."
 ASKED = "QUESTIONS: what was said in the terminal before, and was anything left?"
 REPLIED = "ANSWERS: only hi was said in the terminal before, and nothing was left."

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Windows"]
 
-_CLIPBOARD_SECONDS = 3.0
+_CLIPBOARD_SECONDS = 15.0
 _FOLLOW_SECONDS = 2.0
 _ACTIVE_SECONDS = 10.0
 """A window that is not active yet does not get what is typed."""
