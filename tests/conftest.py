@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests.clock import forward
 from tests.installing import archives, checkout, installed
-from tests.workers import on_a_host_of_its_own
+from tests.workers import on_a_host_of_its_own, sendable
 from trajgym.trajectory import SessionTree
 
 __all__ = ["archives", "checkout", "forward", "installed"]  # fixtures
@@ -41,6 +42,13 @@ if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 on_a_host_of_its_own()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Let a worker report tests that print what is no Unicode."""
+    return sendable((yield))
+
 
 GOLDEN = Path(__file__).parent / "golden"
 GOLDEN_NAMES = sorted(path.stem for path in GOLDEN.glob("*.json"))

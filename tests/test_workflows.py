@@ -27,7 +27,7 @@ def recipes() -> dict[str, str]:
 
 def expanded(*words: str) -> str:
     # These tests may run under a make that has been given variables.
-    given = {"MAKEFLAGS", "MAKEOVERRIDES", "WORKERS"}
+    given = {"MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "WORKERS"}
     done = subprocess.run(
         ["make", "--dry-run", "--always-make", *words],
         cwd=ROOT,

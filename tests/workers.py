@@ -12,10 +12,11 @@ import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-__all__ = ["made_once", "on_a_host_of_its_own"]
+__all__ = ["made_once", "on_a_host_of_its_own", "sendable"]
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 CLONE_NEWUTS = 0x04000000
@@ -31,6 +32,17 @@ def on_a_host_of_its_own() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if WORKER and hasattr(libc, "unshare") and libc.unshare(CLONE_NEWUTS) == 0:
         socket.sethostname(f"{socket.gethostname()}-{WORKER}")
+
+
+def sendable(data: Any) -> Any:
+    """Return data with lone surrogates replaced: a worker can't send the output that has them."""
+    if isinstance(data, str):
+        return data.encode("utf-8", "backslashreplace").decode()
+    if isinstance(data, dict):
+        return {sendable(key): sendable(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return type(data)(map(sendable, data))
+    return data
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
