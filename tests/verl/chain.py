@@ -183,6 +183,7 @@ def running(tiny: Tiny) -> Iterator[Chain]:
     }
     os.environ.update(variables)
     ray.init(
+        address="local",  # never a cluster that runs here already
         num_cpus=8,
         include_dashboard=False,
         log_to_driver=True,
