@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,3 +46,5 @@ def test_where_a_model_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert model_folder(str(tmp_path)) == tmp_path
     assert model_folder("nobody/no-such-model-here") is None
     assert model_folder("not a name: ../..") is None
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert model_folder("nobody/no-such-model-here") is None

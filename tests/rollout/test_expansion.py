@@ -453,20 +453,11 @@ def check_complete(out: Path, *, leaves: int, samples: int, tasks: int) -> None:
 
 COLLECT = """
 import asyncio, sys
+from pathlib import Path
+from tests.rollout.fleet import Rationed
 from tests.rollout.test_expansion import SPEC, ScriptedPolicy, TreeExpansion, text_walk
 from trajgym.rollout import collect
 from trajgym.trajectory import Task
-
-class Rationed(ScriptedPolicy):
-    # Stops after some calls, until the process is killed; never if they are -1.
-
-    left = int(sys.argv[2])
-
-    async def sample(self, request):
-        if self.left == 0:
-            await asyncio.Event().wait()
-        self.left -= 1
-        return await super().sample(request)
 
 def note(event):
     if event.kind == "turn":
@@ -475,7 +466,7 @@ def note(event):
 settings = {"samples": 2, "concurrency": 3, "on_progress": note}
 expansion = TreeExpansion(nodes=2, rounds=2)
 tasks = [Task(id=f"t{i}") for i in range(8)]
-policy = Rationed(text_walk)
+policy = Rationed(ScriptedPolicy(text_walk), int(sys.argv[2]), Path(sys.argv[1], "never"))
 asyncio.run(collect(SPEC, tasks, policy, sys.argv[1], expansion=expansion, **settings))
 print("complete", flush=True)
 """
