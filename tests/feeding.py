@@ -39,7 +39,7 @@ class Farm:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(240)
 
     def group(self, name: str, *scores: float) -> None:
-        """Finish a group: a session of two turns for each score."""
+        """Finish a group, a session of two turns for each score; return once it is sealed."""
         self.run(self._group(name, scores))
 
     def rows(self, deriver: Any = "grpo") -> dict[bytes, TrainingRow]:
@@ -80,6 +80,7 @@ class Farm:
             messages.append(result(said["tool_calls"][0], "3"))
             await w.say(messages, session, **options)
             await w.close(session, score=score)
+        await w.sealed(name)
 
 
 @contextmanager

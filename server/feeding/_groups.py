@@ -7,7 +7,7 @@ import json
 import re
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trajgym.rollout._resume import left_reason
@@ -54,6 +54,8 @@ class _Open:
     complete: asyncio.Event = field(default_factory=asyncio.Event)
     cut: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
+    closed: bool = False
+    """Whether its members are final, and it is being stored as sealed."""
 
     def check(self) -> None:
         """Set or clear :attr:`complete`."""
@@ -205,7 +207,7 @@ class GroupBook:
 
     def task_of(self, group_id: str) -> str | None:
         """Return the task of an open group; None if this server did not open it."""
-        one = self._open.get(group_id)
+        one = self._accepting(group_id)
         return None if one is None else one.group.task
 
     def join(self, session_id: str, group_id: str, sample: int | None, task: str) -> int:
@@ -216,7 +218,7 @@ class GroupBook:
         Raises:
             Refused: the group is sealed, full, or has another task; or the sample is taken.
         """
-        one = self._open.get(group_id)
+        one = self._accepting(group_id)
         if one is None:
             if self._known(group_id) is not None:
                 raise Refused(409, f"group {group_id!r} is sealed; open another one")
@@ -236,17 +238,22 @@ class GroupBook:
 
     def leave(self, session_id: str, group_id: str) -> None:
         """Undo :meth:`join`: the session was not created."""
-        if (one := self._open.get(group_id)) is not None:
+        if (one := self._accepting(group_id)) is not None:
             one.running.pop(session_id, None)
             one.check()
 
     def note(self, session: LiveSession) -> None:
         """Take note of a session's news: if it has ended, it is a member now."""
         status, group = session.attempt.status, session.record.group
-        one = self._open.get(group or "")
+        one = self._accepting(group or "")
         if one is None or not status.ended or one.running.pop(session.id, None) is None:
             return
         self._add(one, session.id, session.record.sample, status)
+
+    def _accepting(self, group_id: str) -> _Open | None:
+        """Return a group whose members are not final yet."""
+        one = self._open.get(group_id)
+        return None if one is None or one.closed else one
 
     def _add(self, one: _Open, session: str, sample: int, status: Status) -> None:
         one.group.members.append(Member(session, sample, left_reason(status)))
@@ -292,17 +299,18 @@ class GroupBook:
             self._settings.log.warning("group %s: sealed before it was judged", one.group.id)
 
     async def _seal(self, one: _Open, reason: str) -> None:
+        """Store a group as sealed; until that is durable, it is reported as open."""
+        one.closed = True
         group = one.group
-        del self._open[group.id]
         for session, sample in one.running.items():
             group.members.append(Member(session, sample, reason))
+        one.running.clear()
         group.members.sort(key=lambda member: (member.sample, member.session))
-        group.sealed = True
         try:
-            await self._settings.store.put_group(group)
-        except StoreError:
-            group.sealed = False
-            raise
+            await self._settings.store.put_group(replace(group, sealed=True))
+            group.sealed = True
+        finally:
+            del self._open[group.id]
 
     # The store ----------------------------------------------------------------------------
 

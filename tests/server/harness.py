@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -76,6 +77,16 @@ class World:
             lines = (await got.read()).decode().splitlines()
         data = [line[6:] for line in lines if line.startswith("data: ")]
         return [json.loads(one) for one in data if one != "[DONE]"]
+
+    async def sealed(self, group: str) -> None:
+        """Return once a group is sealed: after its last session's end, and maybe before the feed
+        has read it."""
+        async with asyncio.timeout(240):
+            while True:
+                async with self.http.get(f"{self.url}/api/groups/{group}") as got:
+                    if (await got.json())["sealed"]:
+                        return
+                await asyncio.sleep(0.01)
 
     def tree(self, name: str = "s") -> SessionTree:
         self.app.settings.store.set_meta("test.read", name).wait()  # behind all earlier writes

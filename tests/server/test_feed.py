@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import AsyncExitStack
+import sqlite3
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +41,7 @@ async def group(w: World, name: str, *scores: float | None, **fields: Any) -> No
     )
     await asyncio.gather(*(play(w, name, f"{name}-{i}", s) for i, s in enumerate(scores)))
     if None not in scores:
-        await stored(w, name)
-
-
-async def stored(w: World, name: str) -> None:
-    """Return once a group is sealed, which may be before the feed's log has read it."""
-    async with asyncio.timeout(60):
-        while True:
-            async with w.http.get(f"{w.url}/api/groups/{name}") as got:
-                if (await got.json())["sealed"]:
-                    return
-            await asyncio.sleep(0.01)
+        await w.sealed(name)
 
 
 async def lines(w: World, **query: Any) -> list[dict[str, Any]]:
@@ -159,6 +150,28 @@ async def test_a_deadline_seals_what_is_there(tmp_path: Path, forward: Forward) 
     assert names(sealed) == ["g-0"]
     assert shown["sealed"]
     assert [m["left"] for m in shown["members"]] == ["", "deadline"]
+
+
+async def test_a_group_that_is_being_sealed_is_reported_when_it_is_stored(tmp_path: Path) -> None:
+    """However often it is asked for meanwhile: open until it is durable, and sealed from then on."""
+    async with world(tmp_path, [{"text": "hi"}]) as w:
+        await w.post("/api/groups", {"id": "g", "task": TASK, "samples": 2}, status=201)
+        await play(w, "g", "g-0", 1.0)
+        with closing(sqlite3.connect(w.app.settings.store.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # the store can't write until this ends
+            first = asyncio.create_task(w.post("/api/groups/g/seal", {}))
+            unplanned = {"id": "late", "group": "g", "sample": 7}
+            async with asyncio.timeout(240):
+                while "is sealed" not in str(await w.post("/api/sessions", unplanned, status=409)):
+                    await asyncio.sleep(0)
+            async with w.http.get(f"{w.url}/api/groups/g") as got:
+                shown = (await got.json())["sealed"]
+            second = asyncio.create_task(w.post("/api/groups/g/seal", {}))
+            await w.post("/api/sessions", unplanned, status=409)  # it arrives after the second
+            other.execute("ROLLBACK")
+        answers = await asyncio.gather(first, second)
+    assert not shown
+    assert [answer["sealed"] for answer in answers] == [True, True]
 
 
 async def test_failed_sessions_leave_and_can_be_tried_again(tmp_path: Path) -> None:
