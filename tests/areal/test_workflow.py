@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -138,8 +139,17 @@ def hold(server: Any) -> None:
 
 
 def train_step(engine: Any, server: Any) -> None:
-    """What AReaL's trainer does between two batches, while responses are held half-way."""
-    assert server.held.wait(WITHIN)
+    """What AReaL's trainer does between two batches, while responses are held half-way.
+
+    None is held if the last one ended with its next id and all that may begin before the update
+    has ended, too.
+    """
+    manager, ends = engine.workflow_executor.staleness_manager, time.monotonic() + WITHIN
+    while not server.held.wait(0.01):
+        stats, room = manager.get_stats(), manager.get_capacity() > 0
+        if not (server.held.is_set() or stats.running or (stats.enqueued and room)):
+            break
+        assert time.monotonic() < ends, f"no response was held: {stats}"
     engine.pause()
     engine.pause_generation()
     server.update()
