@@ -79,8 +79,7 @@ class World:
         return [json.loads(one) for one in data if one != "[DONE]"]
 
     async def sealed(self, group: str) -> None:
-        """Return once a group is sealed: after its last session's end, and maybe before the feed
-        has read it."""
+        """Return once a group is stored as sealed, maybe before the feed has read it."""
         async with asyncio.timeout(240):
             while True:
                 async with self.http.get(f"{self.url}/api/groups/{group}") as got:

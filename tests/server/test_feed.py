@@ -153,7 +153,7 @@ async def test_a_deadline_seals_what_is_there(tmp_path: Path, forward: Forward) 
 
 
 async def test_a_group_that_is_being_sealed_is_reported_when_it_is_stored(tmp_path: Path) -> None:
-    """However often it is asked for meanwhile: open until it is durable, and sealed from then on."""
+    """Open until then, and sealed in the answer of everyone who asks for it to be sealed."""
     async with world(tmp_path, [{"text": "hi"}]) as w:
         await w.post("/api/groups", {"id": "g", "task": TASK, "samples": 2}, status=201)
         await play(w, "g", "g-0", 1.0)
