@@ -157,7 +157,8 @@ async def test_a_group_that_is_being_sealed_is_reported_when_it_is_stored(tmp_pa
     async with world(tmp_path, [{"text": "hi"}]) as w:
         await w.post("/api/groups", {"id": "g", "task": TASK, "samples": 2}, status=201)
         await play(w, "g", "g-0", 1.0)
-        with closing(sqlite3.connect(w.app.settings.store.path, isolation_level=None)) as other:
+        path = w.app.settings.store.path
+        with closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")  # the store can't write until this ends
             first = asyncio.create_task(w.post("/api/groups/g/seal", {}))
             unplanned = {"id": "late", "group": "g", "sample": 7}
@@ -167,7 +168,7 @@ async def test_a_group_that_is_being_sealed_is_reported_when_it_is_stored(tmp_pa
             async with w.http.get(f"{w.url}/api/groups/g") as got:
                 shown = (await got.json())["sealed"]
             second = asyncio.create_task(w.post("/api/groups/g/seal", {}))
-            await w.post("/api/sessions", unplanned, status=409)  # it arrives after the second
+            await w.post("/api/sessions", unplanned, status=409)  # time for the second to arrive
             other.execute("ROLLBACK")
         answers = await asyncio.gather(first, second)
     assert not shown
