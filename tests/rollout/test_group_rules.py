@@ -31,12 +31,16 @@ from trajgym.trajectory import InvalidInput, Run, Store
 
 
 class Racing(Policy):
-    """Finishes the samples that it is told to; the others wait in their second turn."""
+    """Finishes the samples that it is told to; the others wait in their second turn.
+
+    The quick samples finish once ``behind`` others are waiting.
+    """
 
     name = "test:racing"
 
-    def __init__(self, quick: dict[int, int]) -> None:
+    def __init__(self, quick: dict[int, int], *, behind: int = 0) -> None:
         self.quick = quick
+        self.behind = behind
         self.waiting: set[str] = set()
         self.cancelled: set[str] = set()
         self.go = asyncio.Event()
@@ -53,6 +57,8 @@ class Racing(Policy):
             except asyncio.CancelledError:
                 self.cancelled.add(request.session)
                 raise
+        while request.sample in self.quick and len(self.waiting) < self.behind:
+            await asyncio.sleep(0.01)
         return Reply(message=call(("finish", "{}")))
 
 
@@ -198,7 +204,7 @@ async def test_a_slow_session_counts_before_later_ones(tmp_path: Path) -> None:
 
 async def test_a_group_ends_when_it_has_enough(tmp_path: Path) -> None:
     """Mixed outcomes of two sessions end the group: running ones leave by name."""
-    policy = Racing({0: 3, 1: 1})  # solved, unsolved
+    policy = Racing({0: 3, 1: 1}, behind=3)  # solved, unsolved
     rule = Enough(sessions=2, solved=1, unsolved=1)
     options: dict[str, Any] = {"samples": 12, "concurrency": 5, "enough": rule}
     async with Store(tmp_path) as store:
@@ -226,6 +232,12 @@ async def test_without_mixed_outcomes_all_samples_are_run(tmp_path: Path) -> Non
 
 async def overtaken(out: Path, action: str, **options: Any) -> tuple[Racing, SealedGroup]:
     policy = Racing({0: 3})
+    ended = asyncio.Event()
+
+    def note(event: Progress) -> None:
+        if event.kind == "ended":
+            ended.set()
+
     async with Store(out) as store:
         runner = Runner(
             SPEC,
@@ -234,9 +246,11 @@ async def overtaken(out: Path, action: str, **options: Any) -> tuple[Racing, Sea
             store=store,
             samples=2,
             outdated={"versions": 1, "action": action},
+            on_progress=note,
             **options,
         )
         async with runner, asyncio.timeout(60):
+            await ended.wait()  # the quick sample; only the other one can be overtaken
             while not policy.waiting:
                 await asyncio.sleep(0.01)
             runner.set_version(1)
@@ -320,7 +334,7 @@ async def test_resample_on_correct_is_applied_online(tmp_path: Path) -> None:
 def test_events_name_the_surplus(tmp_path: Path) -> None:
     """A session that is not needed ends as cancelled, with the reason as its cause."""
     ends: list[Progress] = []
-    policy = Racing({0: 3})
+    policy = Racing({0: 3}, behind=1)
 
     async def run() -> None:
         await collect(
