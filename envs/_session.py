@@ -7,6 +7,7 @@ import logging
 import time
 import uuid
 import zlib
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -544,15 +545,24 @@ class Session:
 
     async def _leave(self, error: BaseException | None) -> None:
         inner: list[Session] = [*self._forks, *self.spawned]
-        for session in inner:
-            await session._leave(None)
+        # In reverse order, and all of them: the environments have to close even where an end can't
+        # be recorded because the store failed.
+        async with AsyncExitStack() as ends:
+            ends.push_async_callback(self._instance.close)
+            ends.push_async_callback(self._end_left, error)
+            for session in reversed(inner):
+                ends.push_async_callback(session._leave, None)
+
+    async def _end_left(self, error: BaseException | None) -> None:
+        """End the attempt, if it has not ended, for what its caller left it with."""
+        if self.done:
+            return
         if isinstance(error, Exception):
             await self.fail(*fault_of(error, getattr(error, "part", None) or "caller"))
         elif error is not None:
             await self.cancel(f"{type(error).__name__} while the attempt was running")
         else:
             await self.cancel("left before the episode ended")
-        await self._instance.close()
 
     def _leave_seconds(self) -> float:
         env = self.spec.resolve()
