@@ -421,8 +421,17 @@ class Session:
         await self._end(Status("truncated", budget[:_NAME]), cause[:_CAUSE])
 
     async def fail(self, part: str, cause: str, error: str = "") -> None:
-        """End the attempt without a score because something outside the agent's control failed."""
+        """End the attempt without a score because something outside the agent's control failed.
+
+        An attempt that has ended keeps its end; the failure is logged.
+        """
         cause = replace_surrogates(cause[:_CAUSE])
+        if self.done:
+            _log.warning(
+                "session %s: attempt %d had ended (%s) when its part %r failed: %s",
+                *(self.id, self._attempt.index, self.status, part, error or cause),
+            )
+            return
         await self._end(Status("failed", part[:_NAME]), cause, error)
 
     async def cancel(self, cause: str) -> None:
@@ -539,7 +548,12 @@ class Session:
         env = self.spec.resolve()
         try:
             async with asyncio.timeout(env.close_seconds):
-                await env.discard_snapshots(self.spec.config, list(taken))
+                with contained():
+                    await stoppable(
+                        env.discard_snapshots(self.spec.config, list(taken)),
+                        "discard_snapshots()",
+                        seconds=env.cancel_seconds,
+                    )
         except Exception:  # noqa: BLE001 - boundary: the attempts have ended, however this fails
             _log.exception("session %s: deleting its snapshots failed", self.id)
 
