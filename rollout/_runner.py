@@ -7,14 +7,14 @@ import logging
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, Unpack
 
-from trajgym.envs import EnvironmentFault
 from trajgym.envs.faults import contained, stoppable
 from trajgym.rewards import TurnTable
 from trajgym.rollout._dispatch import Dispatcher
 from trajgym.rollout._drive import SessionHooks
 from trajgym.rollout._fingerprint import KnownTasks, claim_run
+from trajgym.rollout._opened import close_runs, open_runs
 from trajgym.rollout._places import Place, Places
 from trajgym.rollout._policy import AttemptPolicy
 from trajgym.rollout._resume import Earlier, earlier_groups
@@ -28,7 +28,6 @@ from trajgym.trajectory._internal import group_html
 if TYPE_CHECKING:
     from collections.abc import (
         AsyncIterator,
-        Awaitable,
         Callable,
         Collection,
         Iterable,
@@ -46,10 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Progress", "RunIncomplete", "Runner", "SealedGroup"]
 
-_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
-_CLOSE_SECONDS = 600.0
-"""Deadline of an environment's ``close_run``."""
 
 
 class SealedGroup(NamedTuple):
@@ -193,6 +189,8 @@ class Runner:
         self._interrupts: dict[str, _Running] = {}
         self._holds = ExitStack()
         self._supervisor: asyncio.Task[None] | None = None
+        self._told = False
+        """Whether the supervisor's failure was raised to the caller."""
         self._hooks = SessionHooks(
             slots=self._slots,
             before_turn=self._going.wait,
@@ -239,17 +237,7 @@ class Runner:
             for place in self.places.all.values():
                 self.policy.check(place.spec, place.settings)
         known = await self._claim()
-        opened: list[Place] = []
-        try:
-            for place in self.places.all.values():
-                tasks = [task for task in known if self.places.of(task) is place]
-                with contained():
-                    opening = place.env_class.open_run(place.spec.config, tasks)
-                    await self._awaited(opening, "open_run()")
-                opened.append(place)
-        except BaseException:
-            await self._close_runs(opened)
-            raise
+        await open_runs(self.places, known)
         self._supervisor = asyncio.create_task(self._supervise(), name="trajgym-runner")
         return self
 
@@ -265,28 +253,15 @@ class Runner:
         supervisor.cancel()
         try:
             await asyncio.wait([supervisor])
+        except asyncio.CancelledError as cancelled:
+            error = cancelled
+            raise
         finally:
             if supervisor.done() and not supervisor.cancelled():
-                supervisor.exception()  # seen: __anext__ raised it, or the body's own comes first
-            await self._close_runs(list(self.places.all.values()))
-
-    async def _close_runs(self, places: list[Place]) -> None:
-        """Close the environments of a run, all of them even if one fails."""
-        if not places:
-            return
-        place = places.pop()
-        try:
-            async with asyncio.timeout(_CLOSE_SECONDS) as limit:
-                with contained():
-                    closing = place.env_class.close_run(place.spec.config)
-                    await self._awaited(closing, "close_run()")
-        except TimeoutError as late:
-            if not limit.expired():
-                raise
-            cause = f"close_run() did not end within {_CLOSE_SECONDS:g} s"
-            raise EnvironmentFault("env", cause) from late
-        finally:
-            await self._close_runs(places)
+                failure = supervisor.exception()  # seen: __anext__ raised it, or it is logged
+                if failure is not None and not self._told:
+                    _log.error("the runner failed before it was left", exc_info=failure)
+            await close_runs(self.places, error)
 
     async def _claim(self) -> Sequence[Task]:
         """Compare the run with what is asked for, and read what is finished; return known tasks."""
@@ -309,10 +284,6 @@ class Runner:
     def _resume(self, draws: Draws) -> None:
         with self._store.read_run() as run:
             draws.resume(run)
-
-    async def _awaited(self, call: Awaitable[_T], what: str) -> _T:
-        """Await user code that belongs to no session."""
-        return await stoppable(call, what, seconds=self.places.cancel_seconds)
 
     def __aiter__(self) -> Self:
         return self
@@ -339,6 +310,7 @@ class Runner:
             return await self._delivered(self._ready.get_nowait()[1])
         if supervisor.cancelled():
             raise RunIncomplete("the runner's task was cancelled before the run was finished")
+        self._told = True
         await supervisor
         raise StopAsyncIteration
 
@@ -406,7 +378,8 @@ class Runner:
         if self.draws is not None:
             return self.draws.draw(self._jobs.full)
         with contained():
-            return await self._awaited(anext(self._source, None), "the task source")
+            one = anext(self._source, None)
+            return await stoppable(one, "the task source", seconds=self.places.cancel_seconds)
 
     async def _begin_group(self, task: Task) -> None:
         place = self.places.of(task)

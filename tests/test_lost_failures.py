@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import pytest
 
 from tests.worlds import Counter, Snapshots, call
 from trajgym.envs import EnvSpec, Reply, Session
-from trajgym.rollout import Policy, PolicyRequest, Progress, collect
+from trajgym.rollout import Policy, PolicyRequest, Progress, Runner, collect
+from trajgym.rollout.mixture import Mixture, Part
 from trajgym.trajectory import Run, Store, StoreError, Task
 
 TASK = Task(id="t")
@@ -22,13 +23,18 @@ SPEC = EnvSpec(id="test/counter")
 async def test_environments_close_although_no_end_can_be_recorded(tmp_path: Path) -> None:
     """A store that fails leaves no environment of the session open, nor of its rivals."""
     store = Store(tmp_path)
-    with pytest.raises(StoreError):
-        async with Session(SPEC, TASK, store=store) as session:
+    session = Session(SPEC, TASK, store=store)
+
+    async def attempt() -> None:
+        async with session:
             await session.step(call(("add", "{}")))
             await session.fork(0)
             await session.fork(0)
             await store.aclose()
             await session.step(call(("add", "{}")))
+
+    with pytest.raises(StoreError):
+        await attempt()
     assert Counter.closed.count(session.id) == 3
 
 
@@ -83,3 +89,71 @@ async def test_a_failure_after_the_end_is_logged(
         (tree,) = run.sessions()
     assert str(tree.attempts[0].status) == "completed"
     assert "the callback is broken" in caplog.text
+
+
+class Unclosed(Counter):
+    """Can't close what the sessions of a run share."""
+
+    @classmethod
+    async def close_run(cls, config: Mapping[str, Any]) -> None:
+        raise RuntimeError("no close")
+
+
+class Unopened(Counter):
+    """Can't open what the sessions of a run share."""
+
+    @classmethod
+    async def open_run(cls, config: Mapping[str, Any], tasks: Sequence[Task] = ()) -> None:
+        raise RuntimeError("no open")
+
+
+async def test_closing_a_run_hides_no_earlier_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An exception of the caller's is raised as it is; that close_run() failed too is logged."""
+    spec = EnvSpec(id="tests.test_lost_failures:Unclosed")
+
+    async def run(store: Store, own: Exception | None) -> None:
+        async with Runner(spec, [TASK], Finisher(), store=store):
+            if own is not None:
+                raise own
+
+    async with Store(tmp_path) as store:
+        with pytest.raises(KeyError, match="the caller's own"):
+            await run(store, KeyError("the caller's own"))
+        assert "no close" in caplog.text
+        with pytest.raises(RuntimeError, match="no close"):
+            await run(store, None)
+
+
+async def test_a_run_that_can_not_be_opened_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of several environments one fails to open: that is raised, not what closing meets."""
+    names = ("Unclosed", "Unopened")
+    specs = [EnvSpec(id=f"tests.test_lost_failures:{name}") for name in names]
+    parts = [Part(name=f"p{i}", spec=spec, tasks=[Task(id=f"t{i}")]) for i, spec in enumerate(specs)]
+    async with Store(tmp_path) as store:
+        with pytest.raises(RuntimeError, match="no open"):
+            async with Runner(Mixture(parts), None, Finisher(), store=store):
+                pass
+    assert "no close" in caplog.text
+
+
+async def test_a_runner_that_failed_unnoticed_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A caller that leaves a runner without reading on finds in the log that it had failed."""
+
+    def tasks() -> Iterator[Task]:
+        yield TASK
+        raise LookupError("no second task")
+
+    async with (
+        Store(tmp_path) as store,
+        Runner(SPEC, tasks(), Finisher(), store=store, concurrency=1) as runner,
+    ):
+        await anext(runner)
+        assert runner._supervisor is not None
+        await asyncio.wait([runner._supervisor])
+    assert "no second task" in caplog.text
