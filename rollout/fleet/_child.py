@@ -142,10 +142,10 @@ class Worker:
         """Run sessions until the fleet has no more tasks, or is gone; blocks."""
         try:
             asyncio.run(self._main_function())
-        except asyncio.CancelledError:
-            pass
         except BaseException as error:  # noqa: BLE001 - boundary: sent to the fleet, which raises
-            self._send("failed", _failure(error))
+            # A cancellation that was not asked for came from code that it runs.
+            if not (self._cancelled and isinstance(error, asyncio.CancelledError)):
+                self._send("failed", _failure(error))
         self._channel.close()
 
     def _send(self, *message: Any) -> None:

@@ -187,6 +187,8 @@ class Fleet:
         self._background: set[asyncio.Task[None]] = set()
         self._run: Run | None = None
         self._supervisor: asyncio.Task[None] | None = None
+        self._told = False
+        """Whether the supervisor's failure was raised to the caller."""
 
     # Hooks for trainers -------------------------------------------------------------------
 
@@ -300,7 +302,9 @@ class Fleet:
             await self._launcher.close()
         finally:
             if supervisor.done() and not supervisor.cancelled():
-                supervisor.exception()  # seen: __anext__ raised it, or the body's own comes first
+                failure = supervisor.exception()  # seen: __anext__ raised it, or it is logged
+                if failure is not None and not self._told:
+                    _log.error("the fleet failed before it was left", exc_info=failure)
             if self._run is not None:
                 self._run.close()
             await store.aclose()
@@ -357,6 +361,7 @@ class Fleet:
             return heappop(self._ready)[1]
         if supervisor.cancelled():
             raise RunIncomplete("the fleet's task was cancelled before the run was finished")
+        self._told = True
         await supervisor
         return None
 

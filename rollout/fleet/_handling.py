@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from trajgym.envs.faults import contained
+from trajgym.envs.faults import contained, describe
 from trajgym.rollout._runner import RunIncomplete
+from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -24,7 +26,7 @@ class GroupHandler(Protocol):
     """Turns sealed groups into something else, in the process that has run their sessions."""
 
     async def __call__(self, sealed: SealedGroup, store: Store) -> Any:
-        """Return what is sent to the fleet; pickled. Calls may overlap.
+        """Return what is sent to the fleet; pickled, in a thread. Calls may overlap.
 
         Args:
             sealed: the group.
@@ -45,6 +47,29 @@ class Handled(NamedTuple):
     result: Any
 
 
+class _Pickled:
+    """A result that is pickled already; unpickling this gives the result itself.
+
+    A connection pickles in its own thread, where a failure could neither be raised nor be sent.
+
+    Raises:
+        InvalidInput: it can't be pickled.
+    """
+
+    def __init__(self, result: Any, group: str) -> None:
+        try:
+            self._data = pickle.dumps(result)
+        except Exception as error:  # boundary: whatever an object's pickling raises
+            kind = type(result).__name__
+            raise InvalidInput(
+                f"group {group}: its handler returned {kind}, which can't be pickled: "
+                f"{describe(error)}"
+            ) from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickle.loads, (self._data,)
+
+
 async def handle_all(
     groups: AsyncIterator[SealedGroup],
     handler: GroupHandler | None,
@@ -60,14 +85,18 @@ async def handle_all(
         send: called with each result.
 
     Raises:
+        InvalidInput: what the handler returned can't be pickled.
         Exception: the first one of the runner or the handler.
     """
     room = asyncio.Semaphore(_AT_ONCE)
 
     async def one(sealed: SealedGroup) -> None:
         try:
-            with contained():
-                result = None if handler is None else await handler(sealed, store)
+            result = None
+            if handler is not None:
+                with contained():
+                    result = await handler(sealed, store)
+                    result = await asyncio.to_thread(_Pickled, result, sealed.group.id)
             send(Handled(sealed.group, result))
         finally:
             room.release()

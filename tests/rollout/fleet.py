@@ -9,7 +9,7 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tests import boxes
 from trajgym.envs import Budgets, Env, EnvSpec, Reply, ToolResult, tool
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SPEC",
+    "CancelledInside",
     "Steps",
     "Streamed",
+    "Unsendable",
     "broken",
     "contents",
     "held",
@@ -122,6 +124,30 @@ class Held(Policy):
             while not (self.folder / "go").exists():
                 await asyncio.sleep(0.01)
         return await self.inner.sample(request)
+
+
+class CancelledInside(Policy):
+    """Fails to open in a process of a fleet: something that it awaits was cancelled."""
+
+    name = "test:cancelled"
+
+    async def __aenter__(self) -> Self:
+        if "IN_PROCESS" in os.environ:
+            raise asyncio.CancelledError("the pool of connections")
+        return self
+
+    async def sample(self, request: PolicyRequest) -> Reply:
+        raise NotImplementedError
+
+
+class Unsendable:
+    """A handler of groups whose results can't be pickled."""
+
+    async def __call__(self, sealed: SealedGroup, store: Store) -> Any:
+        return [lambda: sealed]
+
+    async def close(self) -> None:
+        return
 
 
 class Rationed(Policy):

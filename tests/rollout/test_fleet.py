@@ -20,7 +20,9 @@ from tests.kills import containers
 from tests.rollout.fleet import (
     SPEC,
     TURNS,
+    CancelledInside,
     Streamed,
+    Unsendable,
     broken,
     contents,
     held,
@@ -437,6 +439,39 @@ async def test_a_handler_that_refuses_ends_the_fleet(tmp_path: Path) -> None:
         ) as fleet:
             await fleet.drain()
     assert statuses(tmp_path / "run") == {"completed": 1}
+
+
+@pytest.mark.parametrize("launcher", [ProcessLauncher, Streamed])
+async def test_a_result_that_can_not_be_sent_is_named(
+    launcher: type[ProcessLauncher], tmp_path: Path
+) -> None:
+    """It ends the fleet with the reason; no process is taken for dead, no task for deadly."""
+    fleet = Fleet(
+        SPEC, tasks(1), policy, tmp_path, make_handler=Unsendable, launcher=launcher(), processes=2
+    )
+    with pytest.raises(InvalidInput, match="handler returned list, which can't be pickled"):
+        async with fleet:
+            await fleet.drain()
+    assert fleet.deaths == 0
+    assert statuses(tmp_path) == {"completed": 1}
+
+
+async def test_a_cancellation_inside_a_process_is_its_failure(tmp_path: Path) -> None:
+    """Nobody cancelled the process: what its code raised is reported, not that it has ended."""
+    fleet = Fleet(SPEC, tasks(1), CancelledInside, tmp_path, environ={"IN_PROCESS": "yes"})
+    with pytest.raises(FleetFailed, match="the pool of connections"):
+        async with fleet:
+            await fleet.drain()
+
+
+async def test_a_fleet_that_failed_unnoticed_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A caller that leaves a fleet without reading on finds in the log that it had failed."""
+    fleet = Fleet(SPEC, tasks(1), CancelledInside, tmp_path, environ={"IN_PROCESS": "yes"})
+    async with fleet:
+        await until(lambda: fleet._supervisor is not None and fleet._supervisor.done())
+    assert "the pool of connections" in caplog.text
 
 
 async def test_a_task_that_ends_its_process_is_named(
