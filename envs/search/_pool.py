@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from trajgym.envs._clock import SharedClock
 from trajgym.envs.search._engine import Hit, Passage, SearchEngine, check_query
+from trajgym.envs.search._errors import SearchUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,6 +91,11 @@ class PooledEngine(SearchEngine):
         try:
             with self._clock.serving():
                 found = await self.engine.search(queries, k)
+            if len(found) != len(queries):  # else a query would be waited for in vain
+                raise SearchUnavailable(
+                    f"engine {self.name!r} returned {len(found)} lists of hits for "
+                    f"{len(queries)} queries"
+                )
         except BaseException as error:  # noqa: BLE001 - boundary: it is passed to the waiters
             for query in queries:
                 self._fail(self._waiting.pop((query, k)), error)
