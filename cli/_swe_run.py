@@ -25,6 +25,7 @@ from trajgym.envs.swe import (
     write_corpus,
 )
 from trajgym.trajectory import InvalidInput
+from trajgym.trajectory._internal import first_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -276,8 +277,9 @@ async def _validated(
         console.print(f"{task.id}: {text}")
         return found
 
-    async with asyncio.TaskGroup() as group:
-        started = [group.create_task(one(task)) for task in tasks]
+    with first_error():
+        async with asyncio.TaskGroup() as group:
+            started = [group.create_task(one(task)) for task in tasks]
     return [task.result() for task in started]
 
 

@@ -23,7 +23,7 @@ from trajgym.rollout._settings import RunSettings
 from trajgym.rollout.mixture import Draws, Mixture
 from trajgym.rollout.rules import SURPLUS, Capacity, Ending, Interrupt
 from trajgym.trajectory import InvalidInput, TrajgymError
-from trajgym.trajectory._internal import group_html
+from trajgym.trajectory._internal import first_error, group_html
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -315,15 +315,13 @@ class Runner:
         raise StopAsyncIteration
 
     async def _supervise(self) -> None:
-        try:
+        with first_error():
             async with asyncio.TaskGroup() as tasks:
                 reader = tasks.create_task(self._read())
                 n = self.settings.concurrency
                 workers = [tasks.create_task(self._work()) for _ in range(n)]
                 await asyncio.wait(workers)
                 reader.cancel()
-        except* Exception as group:  # noqa: BLE001 - raised again, without the group around it
-            raise _first(group) from None
         if self._open and not self._stopping:
             raise RunIncomplete(
                 f"{len(self._open)} groups are not finished, including that of task "
@@ -551,12 +549,6 @@ class Runner:
         if self.draws is not None:
             self.draws.note(event)
         self._on_progress(event)
-
-
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _filter(select: Filter, group: Group, trees: Mapping[int, SessionTree]) -> None:

@@ -132,12 +132,29 @@ async def test_a_run_that_can_not_be_opened_says_why(
     """Of several environments one fails to open: that is raised, not what closing meets."""
     names = ("Unclosed", "Unopened")
     specs = [EnvSpec(id=f"tests.test_lost_failures:{name}") for name in names]
-    parts = [Part(name=f"p{i}", spec=spec, tasks=[Task(id=f"t{i}")]) for i, spec in enumerate(specs)]
+    parts = [
+        Part(name=f"p{i}", spec=spec, tasks=[Task(id=f"t{i}")]) for i, spec in enumerate(specs)
+    ]
     async with Store(tmp_path) as store:
         with pytest.raises(RuntimeError, match="no open"):
             async with Runner(Mixture(parts), None, Finisher(), store=store):
                 pass
     assert "no close" in caplog.text
+
+
+async def test_a_failure_of_a_run_keeps_its_cause(tmp_path: Path) -> None:
+    """What is raised says what it is due to, as it did where it was raised."""
+
+    def tasks() -> Iterator[Task]:
+        yield TASK
+        try:
+            raise KeyError("row 2")
+        except KeyError as error:
+            raise LookupError("no second task") from error
+
+    with pytest.raises(LookupError, match="no second task") as caught:
+        await collect(SPEC, tasks(), Finisher(), tmp_path)
+    assert isinstance(caught.value.__cause__, KeyError)
 
 
 async def test_a_runner_that_failed_unnoticed_says_so(

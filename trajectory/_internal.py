@@ -2,6 +2,7 @@
 
 from trajgym.trajectory._closing import AsyncClosing, Closing
 from trajgym.trajectory._codec import replace_surrogates
+from trajgym.trajectory._concurrent import first_error
 from trajgym.trajectory._database import has_writer
 from trajgym.trajectory._deprecated import moved_names
 from trajgym.trajectory._errors import MissingExtra, StoreNotBegun
@@ -21,6 +22,7 @@ __all__ = [
     "append_ids",
     "digest",
     "entry_points",
+    "first_error",
     "group_html",
     "has_writer",
     "moved_names",

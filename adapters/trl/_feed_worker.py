@@ -12,6 +12,7 @@ from trajgym.adapters.trl._group_samples import GroupSamples, SampleBuilder
 from trajgym.adapters.trl._sample_worker import SampleWorker
 from trajgym.adapters.trl._worker import TRL_STALENESS
 from trajgym.trajectory import InvalidInput, TrajgymError
+from trajgym.trajectory._internal import first_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine
@@ -156,7 +157,7 @@ class FeedWorker(SampleWorker):
         await groups.announce(self.versions.version)
         self._groups = groups
         stack.push_async_callback(self._let_go, groups)
-        try:
+        with first_error():
             async with asyncio.TaskGroup() as tasks:
                 announcer = tasks.create_task(self._announce(groups))
                 taken = tasks.create_task(self._acknowledge(groups))
@@ -165,8 +166,6 @@ class FeedWorker(SampleWorker):
                 self._took.set()
                 await taken
                 announcer.cancel()
-        except* TrajgymError as group:
-            raise group.exceptions[0] from None
 
     async def _take(self, groups: FedGroups[GroupSamples]) -> None:
         put = 0

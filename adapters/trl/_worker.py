@@ -20,7 +20,8 @@ from trajgym.adapters.trl._settings import check_distribution, split_settings
 from trajgym.adapters.trl._versions import VersionClock
 from trajgym.rollout import Runner, RunSettings, TokenPolicy, VLLMEngine
 from trajgym.rollout.rendering import TemplateRenderer
-from trajgym.trajectory import InvalidInput, Sampling, Store, TrajgymError
+from trajgym.trajectory import InvalidInput, Sampling, Store
+from trajgym.trajectory._internal import first_error
 
 if TYPE_CHECKING:
     import os
@@ -269,14 +270,12 @@ class RolloutWorker(SampleWorker):
             finally:
                 room.release()
 
-        try:
+        with first_error():
             async with asyncio.TaskGroup() as tasks:
                 async for sealed in runner:
                     # No deadline here: annotators have one for each group, and stop() cancels this.
                     await room.acquire()
                     tasks.create_task(one(sealed))
-        except* TrajgymError as group:
-            raise group.exceptions[0] from None
 
     async def _hand_over(self, sealed: SealedGroup) -> None:
         await self._put_all(await asyncio.to_thread(self._build, sealed))

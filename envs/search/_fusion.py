@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from trajgym.envs.search._engine import Hit, Passage, SearchEngine, check_query
 from trajgym.trajectory import InvalidInput
+from trajgym.trajectory._internal import first_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,11 +41,12 @@ class FusedEngine(SearchEngine):
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """See :meth:`SearchEngine.search`."""
         check_query(k)
-        async with asyncio.TaskGroup() as group:
-            asked = [
-                group.create_task(engine.search(queries, max(k, self._depth)))
-                for engine in self._engines
-            ]
+        with first_error():
+            async with asyncio.TaskGroup() as group:
+                asked = [
+                    group.create_task(engine.search(queries, max(k, self._depth)))
+                    for engine in self._engines
+                ]
         answers = [task.result() for task in asked]
         return [
             self._fused([answer[position] for answer in answers])[:k]

@@ -14,6 +14,7 @@ from trajgym.envs.search._pages import PageRefused
 from trajgym.envs.search._retrieval import Seen
 from trajgym.envs.search._text import words
 from trajgym.envs.search._wire import JsonClient, Patience
+from trajgym.trajectory._internal import first_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,17 +60,16 @@ class WebSearch(SearchEngine):
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """See :meth:`SearchEngine.search`."""
         check_query(k)
-        try:
+        with first_error():
             async with asyncio.TaskGroup() as group:
                 asked = [group.create_task(self._one(query, k)) for query in queries]
-        except* SearchUnavailable as failures:
-            raise failures.exceptions[0] from failures
         return [task.result() for task in asked]
 
     async def get(self, ids: Sequence[str]) -> list[Passage | None]:
         """See :meth:`SearchEngine.get`."""
-        async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(self._page(name)) for name in ids]
+        with first_error():
+            async with asyncio.TaskGroup() as group:
+                asked = [group.create_task(self._page(name)) for name in ids]
         return [task.result() for task in asked]
 
     async def _page(self, name: str) -> Passage | None:

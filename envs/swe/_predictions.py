@@ -16,6 +16,7 @@ from trajgym.envs.swe._errors import InvalidTask, SourceUnavailable
 from trajgym.envs.swe._grade import grade
 from trajgym.envs.swe._record import documents
 from trajgym.trajectory import InvalidInput
+from trajgym.trajectory._internal import first_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -150,10 +151,11 @@ async def grade_predictions(
         done[prediction.key] = result
         on_result(result)
 
-    async with asyncio.TaskGroup() as group:
-        for prediction in wanted:
-            if prediction.key not in done:
-                group.create_task(one(prediction))
+    with first_error():
+        async with asyncio.TaskGroup() as group:
+            for prediction in wanted:
+                if prediction.key not in done:
+                    group.create_task(one(prediction))
     return [done[prediction.key] for prediction in wanted]
 
 

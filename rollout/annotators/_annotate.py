@@ -13,7 +13,7 @@ from trajgym.envs._results import as_facts
 from trajgym.envs.faults import CANCEL_SECONDS, contained, describe, stoppable
 from trajgym.rollout._policy import PolicyUnavailable
 from trajgym.trajectory import Run, Store, StoreError
-from trajgym.trajectory._internal import AsyncClosing
+from trajgym.trajectory._internal import AsyncClosing, first_error
 
 if TYPE_CHECKING:
     import os
@@ -164,14 +164,10 @@ class _Job:
                 await self._one(store, *job)
 
         try:
-            async with asyncio.TaskGroup() as workers:
-                for _ in range(concurrency):
-                    workers.create_task(work())
-        except* Exception as group:  # noqa: BLE001 - raised again, without the group around it
-            error: BaseException = group
-            while isinstance(error, BaseExceptionGroup):
-                error = error.exceptions[0]
-            raise error from None
+            with first_error():
+                async with asyncio.TaskGroup() as workers:
+                    for _ in range(concurrency):
+                        workers.create_task(work())
         finally:
             await jobs.aclose()
 

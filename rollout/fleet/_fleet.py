@@ -40,6 +40,7 @@ from trajgym.rollout.fleet._streamed import ShardWriter
 from trajgym.rollout.fleet._worker import FleetWorker
 from trajgym.rollout.rules import Capacity
 from trajgym.trajectory import InvalidInput, Store
+from trajgym.trajectory._internal import first_error
 
 if TYPE_CHECKING:
     import os
@@ -380,7 +381,7 @@ class Fleet:
     # Processes ------------------------------------------------------------------------------
 
     async def _supervise(self) -> None:
-        try:
+        with first_error():
             async with asyncio.TaskGroup() as tasks:
                 reader = tasks.create_task(self._read())
                 nodes = tasks.create_task(self._watch_nodes())
@@ -388,11 +389,6 @@ class Fleet:
                 await asyncio.wait(slots)
                 reader.cancel()
                 nodes.cancel()
-        except* Exception as group:  # noqa: BLE001 - raised again, without the group around it
-            error: BaseException = group
-            while isinstance(error, BaseExceptionGroup):
-                error = error.exceptions[0]
-            raise error from None
         if self._background:
             await asyncio.wait(self._background)
         for node in list(self._untidy):

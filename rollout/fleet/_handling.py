@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from trajgym.envs.faults import contained, describe
 from trajgym.rollout._runner import RunIncomplete
 from trajgym.trajectory import InvalidInput
+from trajgym.trajectory._internal import first_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -101,7 +102,7 @@ async def handle_all(
         finally:
             room.release()
 
-    try:
+    with first_error():
         async with asyncio.TaskGroup() as tasks:
             try:
                 async for sealed in groups:
@@ -113,8 +114,3 @@ async def handle_all(
                         tasks.create_task(one(sealed))
             except RunIncomplete:
                 pass  # the groups were named when they were left open
-    except* Exception as found:  # noqa: BLE001 - raised again, without the group around it
-        error: BaseException = found
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise error from None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trajgym.rollout.verification._repeat import Difference, Repeated, Texts, repeat, why_not
 from trajgym.trajectory import InvalidInput, Run
+from trajgym.trajectory._internal import first_error
 
 if TYPE_CHECKING:
     import os
@@ -145,17 +146,18 @@ async def verify_run(
                 slots.release()
 
         sessions = run.sessions()
-        async with asyncio.TaskGroup() as group:
-            while (tree := await asyncio.to_thread(next, sessions, None)) is not None:
-                if not _chosen(tree.record.id, share, seed):
-                    continue
-                report.sessions += 1
-                for attempt in tree.attempts:
-                    if reason := why_not(tree, attempt):
-                        report.skipped[reason] += 1
+        with first_error():
+            async with asyncio.TaskGroup() as group:
+                while (tree := await asyncio.to_thread(next, sessions, None)) is not None:
+                    if not _chosen(tree.record.id, share, seed):
                         continue
-                    await slots.acquire()  # no more sessions are in memory than are repeated
-                    group.create_task(one(tree, attempt, tasks.get(tree.record.task)))
+                    report.sessions += 1
+                    for attempt in tree.attempts:
+                        if reason := why_not(tree, attempt):
+                            report.skipped[reason] += 1
+                            continue
+                        await slots.acquire()  # no more sessions are in memory than are repeated
+                        group.create_task(one(tree, attempt, tasks.get(tree.record.task)))
     return report
 
 

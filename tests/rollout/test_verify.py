@@ -219,6 +219,16 @@ async def test_what_can_not_be_repeated_here(tmp_path: Path) -> None:
         assert word in next(iter(report.skipped))
 
 
+async def test_a_callback_that_fails_is_raised_as_it_is(tides: Path) -> None:
+    """Attempts are repeated concurrently, but their failure is not hidden in a group."""
+
+    def on_progress(_: object) -> None:
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        await verify_run(tides, on_progress=on_progress)
+
+
 async def test_a_share_is_the_same_each_time(tmp_path: Path) -> None:
     """A share of the sessions is chosen by seed, and nothing is out of range."""
     done = ScriptedPolicy([call(("finish", "{}"))])

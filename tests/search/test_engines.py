@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.search.serving import answering, running
+from trajgym.envs.faults import fault_of
 from trajgym.envs.search import (
     BM25Engine,
     FusedEngine,
@@ -150,6 +151,26 @@ async def test_failures_are_not_kept() -> None:
             with pytest.raises(SearchUnavailable):
                 await pooled.search(["bad"], 1)
         assert inner.calls == [["bad"], ["bad"]]
+
+
+async def test_an_engine_that_forgets_queries_leaves_nobody_waiting() -> None:
+    """Fewer lists of hits than queries are the engine's failure, not a wait without end."""
+
+    class Short(Counting):
+        async def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+            return (await super().search(queries, k))[:-1]
+
+    async with asyncio.timeout(60), PooledEngine(Short()) as pooled:
+        with pytest.raises(SearchUnavailable, match="returned 1 lists of hits for 2 queries"):
+            await pooled.search(["a", "b"], 1)
+
+
+async def test_a_part_of_a_fusion_that_is_down_is_named() -> None:
+    """The failure is the engine's own, not one of a group of tasks, and so is its part."""
+    fused = FusedEngine([Counting(), Counting()])
+    with pytest.raises(SearchUnavailable, match=r"^down") as caught:
+        await fused.search(["bad"], 1)
+    assert fault_of(caught.value).part == "search"
 
 
 async def test_closing_frees_those_who_wait() -> None:

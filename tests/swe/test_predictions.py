@@ -101,6 +101,21 @@ async def test_results_come_once_and_are_resumed(
     assert sorted(line["instance_id"] for line in lines) == sorted([first, second, "unknown"])
 
 
+async def test_a_result_that_can_not_be_kept_says_so(
+    sandboxes: SandboxProvider, tmp_path: Path
+) -> None:
+    """The error is raised as it is, not in a group of those that are graded concurrently."""
+    file = written(tmp_path / "p.jsonl", {"instance_id": "unknown", "model_patch": ""})
+
+    def on_result(_: object) -> None:
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        await grade_predictions(
+            [], read_predictions(file), sandboxes, tmp_path / "out.jsonl", on_result=on_result
+        )
+
+
 async def test_foreign_file_is_not_overwritten(sandboxes: SandboxProvider, tmp_path: Path) -> None:
     """A file that holds something else is refused and left as it is."""
     out = tmp_path / "notes.txt"
