@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from trajgym.adapters._gate import Gate
+from trajgym.envs.faults import contained
 from trajgym.rewards import (
     Advantages,
     MissingSignals,
@@ -161,11 +162,15 @@ class RowBuilder:
 
         Raises:
             InvalidInput: the deriver refuses them, or gives another kind than it did before.
+            trajgym.envs.faults.UserCodeExit: the deriver raised a ``BaseException`` that is not an
+                ``Exception``.
         """
         if self.deriver is None:
             raise InvalidInput(f"{self._consumer}: values need a deriver, and none was given")
         table = self.deriver.table(groups, sessions)
-        return check_values(self.deriver.derive(table), self.kind, self._consumer)
+        with contained():  # a CancelledError would pass for the end of the trainer's own task
+            values = self.deriver.derive(table)
+        return check_values(values, self.kind, self._consumer)
 
     def lacks(self, tree: SessionTree) -> str:
         """Return a description of the signals that a session lacks, or "".

@@ -167,11 +167,11 @@ class SampleWorker(ABC):
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
-        except asyncio.CancelledError:
-            self._exhausted = not self._stopping
         except BaseException as error:  # noqa: BLE001 - boundary: raised by check_health
-            _log.exception("the rollout worker failed")
-            self._error = error
+            # A cancellation that stop() did not ask for came from code that the worker runs.
+            if not (self._stopping and isinstance(error, asyncio.CancelledError)):
+                _log.exception("the rollout worker failed")
+                self._error = error
         finally:
             self._ready.set()
 

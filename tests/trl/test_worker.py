@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections import Counter
@@ -18,7 +19,7 @@ from tests.trl.server import Server, Transfer
 from tests.trl.tiny import SPEC, Words, calls, said, tasks
 from trajgym.adapters.trl import RolloutFailed, RolloutWorker, SampleBuffer, VersionClock
 from trajgym.envs import Budgets, EnvSpec, register
-from trajgym.rewards import OutcomeReward
+from trajgym.rewards import Advantages, OutcomeReward, TurnTable
 from trajgym.rollout import FakeEngine, Retry, VLLMEngine
 from trajgym.rollout.engines import FakeCall
 from trajgym.rollout.rendering import TemplateRenderer
@@ -330,6 +331,25 @@ def test_a_deriver_of_rewards_is_refused(server: Server, tiny: Any, tmp_path: Pa
         working(server, tiny, tmp_path, deriver=OutcomeReward()),
     ):
         pass
+
+
+class CancelledDeriver(ByTurn):
+    """Awaits something that is cancelled, once it is given sessions that were run."""
+
+    name = "test_cancelled"
+
+    def derive(self, table: TurnTable) -> Advantages:
+        if any(re.fullmatch(r"[0-9a-f]{16}-\d+", session) for session in table.sessions):
+            raise asyncio.CancelledError("its own")
+        return super().derive(table)
+
+
+def test_a_cancellation_inside_is_no_end_of_the_tasks(
+    server: Server, tiny: Any, tmp_path: Path
+) -> None:
+    """What a deriver raises is named; the worker is not taken for one that has no more tasks."""
+    with working(server, tiny, tmp_path, deriver=CancelledDeriver()) as worker:
+        assert "CancelledError" in failure(worker)
 
 
 def test_a_store_with_sessions_is_refused(server: Server, tiny: Any, tmp_path: Path) -> None:
