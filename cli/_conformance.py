@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from trajgym.envs import EnvSpec, check_env
+from trajgym.envs._runs import opened_run
 from trajgym.trajectory import ConformanceError
 
 if TYPE_CHECKING:
@@ -28,11 +29,8 @@ def run_check_env(env: str, tasks: str | None, config: dict[str, Any]) -> int:
 
     async def work() -> list[str]:
         given = [] if task is None else [task]
-        await kind.open_run(config, given)
-        try:
+        async with opened_run(spec, given):
             return await check_env(spec, task)
-        finally:
-            await kind.close_run(config)
 
     try:
         kept = asyncio.run(work())

@@ -9,12 +9,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, Unpack
 
+from trajgym.envs._runs import close_runs, open_runs
 from trajgym.envs.faults import contained, stoppable
 from trajgym.rewards import TurnTable
 from trajgym.rollout._dispatch import Dispatcher
 from trajgym.rollout._drive import SessionHooks
 from trajgym.rollout._fingerprint import KnownTasks, claim_run
-from trajgym.rollout._opened import close_runs, open_runs
 from trajgym.rollout._places import Place, Places
 from trajgym.rollout._policy import AttemptPolicy
 from trajgym.rollout._resume import Earlier, earlier_groups
@@ -237,7 +237,11 @@ class Runner:
             for place in self.places.all.values():
                 self.policy.check(place.spec, place.settings)
         known = await self._claim()
-        await open_runs(self.places, known)
+        places = self.places
+        await open_runs(
+            (place.spec, [task for task in known if places.of(task) is place])
+            for place in places.all.values()
+        )
         self._supervisor = asyncio.create_task(self._supervise(), name="trajgym-runner")
         return self
 
@@ -261,7 +265,7 @@ class Runner:
                 failure = supervisor.exception()  # seen: __anext__ raised it, or it is logged
                 if failure is not None and not self._told:
                     _log.error("the runner failed before it was left", exc_info=failure)
-            await close_runs(self.places, error)
+            await close_runs([place.spec for place in self.places.all.values()], error)
 
     async def _claim(self) -> Sequence[Task]:
         """Compare the run with what is asked for, and read what is finished; return known tasks."""

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from trajgym.envs import Reply, Session, tools_of
+from trajgym.envs._runs import opened_run
 from trajgym.server._auth import is_loopback
 from trajgym.server._serve import listen, url_of
 from trajgym.trajectory import InvalidInput, blob_hashes, text_of
@@ -124,16 +125,15 @@ class McpService:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Prepare the environment, and leave nothing open afterwards."""
-        kind, tasks = self._spec.resolve(), list(self._tasks.values())
+        tasks = list(self._tasks.values())
         if self._store is not None:
             for task in tasks:
                 await self._store.put_task(task)
-        await kind.open_run(self._spec.config, tasks)
-        try:
-            yield
-        finally:
-            await self._leave()
-            await kind.close_run(self._spec.config)
+        async with opened_run(self._spec, tasks):
+            try:
+                yield
+            finally:
+                await self._leave()
 
     # Requests -----------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -14,6 +14,7 @@ from tests.worlds import Counter, Snapshots, call
 from trajgym.envs import EnvSpec, Reply, Session
 from trajgym.rollout import Policy, PolicyRequest, Progress, Runner, collect
 from trajgym.rollout.mixture import Mixture, Part
+from trajgym.server import EnvApp, ServerError, running
 from trajgym.trajectory import Run, Store, StoreError, Task
 
 TASK = Task(id="t")
@@ -140,6 +141,39 @@ async def test_a_run_that_can_not_be_opened_says_why(
             async with Runner(Mixture(parts), None, Finisher(), store=store):
                 pass
     assert "no close" in caplog.text
+
+
+class Noted(Counter):
+    """Notes that what its sessions share was closed."""
+
+    ended: ClassVar[list[str]] = []
+
+    @classmethod
+    async def close_run(cls, config: Mapping[str, Any]) -> None:
+        cls.ended.append(config["name"])
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+
+
+async def test_a_server_closes_what_it_opened() -> None:
+    """One environment that can't be opened, or closed, leaves none of the others open."""
+
+    def spec(kind: str, **config: str) -> EnvSpec:
+        return EnvSpec(id=f"tests.test_lost_failures:{kind}", config=config)
+
+    Noted.ended.clear()
+    app = EnvApp({"a": spec("Noted", name="a"), "b": spec("Unopened")})
+    with pytest.raises(ServerError):
+        async with running(app):
+            pass
+    assert Noted.ended == ["a"]
+    app = EnvApp(
+        {"b": spec("Noted", name="b"), "c": spec("Unclosed"), "d": spec("Noted", name="d")}
+    )
+    async with running(app):
+        pass
+    assert Noted.ended == ["a", "d", "b"]
 
 
 async def test_a_failure_of_a_run_keeps_its_cause(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ import asyncio
 import logging
 import time
 import uuid
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from trajgym.envs import Env, Remaining, tools_of
+from trajgym.envs._runs import close_runs, open_runs
 from trajgym.envs._threads import Worker
 from trajgym.envs.faults import contained
 from trajgym.envs.remote._wire import (
@@ -95,18 +97,20 @@ class EnvHost:
 
     async def start(self) -> None:
         """Open the resources that all instances share; see :meth:`Env.open_run`."""
-        for spec in self._specs.values():
-            await spec.resolve().open_run(spec.config)
+        await open_runs((spec, ()) for spec in self._specs.values())
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
 
     async def shut(self) -> None:
         """Close every instance, and the resources that they share."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        await self._sessions.shut()
+        async with AsyncExitStack() as ends:  # each is carried out, even if one before it fails
+            ends.push_async_callback(close_runs, list(self._specs.values()))
+            ends.push_async_callback(self._close_all)
+            ends.push_async_callback(self._sessions.shut)
+
+    async def _close_all(self) -> None:
         await asyncio.gather(*(self._close(handle) for handle in list(self._open)))
-        for spec in self._specs.values():
-            await spec.resolve().close_run(spec.config)
 
     @property
     def open(self) -> int:

@@ -116,11 +116,17 @@ class PlayedSessions:
         for name, played in list(self._open.items()):
             if now - played.used_at > self._limits.environment_seconds and not played.lock.locked():
                 _log.warning("session %s: closed after a time without use", name)
-                await self._close(name)
+                try:
+                    await self._close(name)
+                except Exception:  # noqa: BLE001 - boundary: the store; others are closed all the same
+                    _log.exception("session %s: closing it failed", name)
 
     async def shut(self) -> None:
         """Close every session."""
-        await asyncio.gather(*(self._close(name) for name in list(self._open)))
+        closing = [self._close(name) for name in list(self._open)]
+        for failure in await asyncio.gather(*closing, return_exceptions=True):
+            if failure is not None and not isinstance(failure, bytes):
+                raise failure
 
     async def _create(self, env: str, body: dict[str, Any]) -> bytes:
         if len(self._open) + self._opening >= self._limits.environments:

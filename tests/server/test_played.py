@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.clock import Forward
 from tests.ports import free_port
 from tests.server.test_process import bearer
 from trajgym.envs import EnvSpec
@@ -160,3 +161,24 @@ async def test_unknown_environments_are_named(path: str) -> None:
         async with http.get(f"{url}/envs/other/sessions{path}") as got:
             assert got.status == 404
             assert "counter" in await got.text()
+
+
+async def test_a_session_that_can_not_be_closed_keeps_no_other_open(
+    tmp_path: Path, forward: Forward, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Unused sessions and environments are closed although the end of one can't be recorded."""
+    store = Store(tmp_path)
+    app = EnvApp({"counter": COUNTER}, ServerConfig(limits=Limits(environment_seconds=300)), store)
+    async with running(app) as url, aiohttp.ClientSession() as http:
+        at = f"{url}/envs/counter"
+        async with http.post(f"{at}/sessions", json={"id": "a", "task": "t"}) as got:
+            assert got.status == 201
+        async with http.post(f"{at}/open", json={"task": {"id": "t"}}) as got:
+            assert got.status == 200
+        await store.aclose()
+        forward(301)
+        async with asyncio.timeout(60):
+            while app.host.open:
+                await asyncio.sleep(0.01)
+    assert "session a: closing it failed" in caplog.text
+    assert "the store is closed" in caplog.text
