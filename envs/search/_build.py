@@ -193,7 +193,8 @@ def _add(connection: sqlite3.Connection, batch: Sequence[Passage], done: _Progre
         connection.executemany("INSERT INTO words (rowid, title, text) VALUES (?, ?, ?)", words)
         _write_meta(connection, done.meta("building"))
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # SQLite ends it itself where the disk is full
+            connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
 

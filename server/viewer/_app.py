@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from trajgym.server._auth import Auth, bearer_of
@@ -128,8 +128,7 @@ class Viewer:
             yield
         finally:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait([task])
             await asyncio.to_thread(self.plots.close)
             await asyncio.to_thread(self.library.close)
 

@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trajgym.envs.faults import describe
 from trajgym.trajectory import InvalidInput, Run, StoreError, TrajgymError
 from trajgym.trajectory._internal import Closing
 from trajgym.trajectory.catalog import Catalog
@@ -105,10 +106,12 @@ class Library(Closing):
             try:
                 complete &= catalog.refresh(seconds)
                 self._errors.pop(name, None)
-            except TrajgymError as error:
-                if self._errors.get(name) != str(error):
-                    _log.warning("%s", error)
-                self._errors[name] = str(error)
+            except Exception as error:  # noqa: BLE001 - boundary: one run must not end the others
+                cause = str(error) if isinstance(error, TrajgymError) else describe(error)
+                if self._errors.get(name) != cause:
+                    known = isinstance(error, TrajgymError)
+                    _log.warning("run %s: %s", name, cause, exc_info=None if known else error)
+                self._errors[name] = cause
         return complete
 
     def describe(self) -> list[dict[str, Any]]:

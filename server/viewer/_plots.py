@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from trajgym.envs.faults import describe
 from trajgym.rollout.plots import PlotCount
 from trajgym.trajectory import Run, TrajgymError
 from trajgym.trajectory._internal import Closing
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunPlots"]
 
+_log = logging.getLogger("trajgym.server.viewer")
 _IDLE_SECONDS = 60.0
 """Plots that no request has asked for in so long are not counted."""
 _GROWTH = 1.25
@@ -105,6 +108,10 @@ class RunPlots(Closing):
                 except TrajgymError as error:
                     self._end(one)
                     one.error = str(error)
+                except Exception as error:  # noqa: BLE001 - boundary: one run must not end the others
+                    _log.exception("the plots of %s", one.path)
+                    self._end(one)
+                    one.error = describe(error)
         return idle
 
     def _advance(self, one: _Counted, seconds: float) -> bool:

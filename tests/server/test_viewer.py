@@ -327,6 +327,27 @@ def test_plots_of_a_damaged_run_say_so(tmp_path: Path) -> None:
         assert after["plots"] == before["plots"]
 
 
+async def test_a_damaged_run_keeps_no_other_from_being_read(tmp_path: Path) -> None:
+    """A record that lacks its fields is reported with its run; the others go on to be followed."""
+    for name in ("bad", "good"):
+        write_run(tmp_path / "runs" / name)
+    with sqlite3.connect(tmp_path / "runs" / "bad" / "store.sqlite") as file:
+        file.execute("UPDATE turns SET body = '{}'")
+    file.close()
+    viewer = Viewer(tmp_path / "runs", "secret", place=lambda run: tmp_path / f"{run.name}.db")
+    async with (
+        running(viewer) as url,
+        httpx.AsyncClient(base_url=url, headers=TOKEN, timeout=60) as client,
+        asyncio.timeout(120),
+    ):
+        while not (found := await get(client, "/api/runs/bad"))["error"]:
+            await asyncio.sleep(0.05)
+        assert "a record is damaged" in found["error"]
+        while not (found := await get(client, "/api/runs/good"))["turns"]:
+            await asyncio.sleep(0.05)
+        assert found["read"] == found["turns"]
+
+
 def test_no_name_is_declared_by_two_modules_of_the_page() -> None:
     """An exported file has all modules in one scope."""
     declared = re.compile(r"^(?:export )?(?:async )?(?:const|let|function|class) (\w+)", re.M)

@@ -199,3 +199,19 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         with pytest.raises(StoreCorrupt):
             catalog.refresh(30)
         assert ids(catalog) == []
+
+
+def test_a_full_disk_is_named_and_lost_nothing(tmp_path: Path) -> None:
+    """The error is that of the disk, not of what is undone for it; later the catalogue is whole."""
+    with Store(tmp_path / "run") as store:
+        for number in range(300):
+            store.begin_session(record(f"s{number}"))
+            store.append_turn(f"s{number}", turn(0))
+    with Catalog(tmp_path / "run", path=tmp_path / "c.db") as catalog:
+        ((pages,),) = catalog._writer.execute("PRAGMA page_count")
+        catalog._writer.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(StoreError, match="disk is full"):
+            catalog.refresh(60)
+        catalog._writer.execute("PRAGMA max_page_count = 1000000")
+        assert catalog.refresh(60)
+        assert catalog.progress().turns == 300

@@ -160,9 +160,10 @@ class Indexer:
                 )
             self._db.execute("COMMIT")
         except BaseException:
-            self._db.execute("ROLLBACK")
             for source in self._sources.values():
                 source.version = -1
+            if self._db.in_transaction:  # SQLite ends it itself where the disk is full
+                self._db.execute("ROLLBACK")
             raise
         return complete
 
@@ -228,6 +229,9 @@ class Indexer:
         source.query("BEGIN")  # one moment of the file, while others write it
         try:
             complete, changed = self._read(source, place, end, alive=alive)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            # Records are read as plain JSON here, and are not compared with their schema before.
+            raise StoreCorrupt(f"{source.path}: a record is damaged: {error!r}") from error
         finally:
             source.query("COMMIT")
         source.alive = alive
