@@ -110,8 +110,13 @@ def private_engine() -> Iterator[PrivateEngine]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def test_engine_dies_mid_session(private_engine: PrivateEngine) -> None:
-    """When the engine is killed, running commands raise SandboxDied, and closing is quick."""
+async def test_engine_dies_mid_session(
+    private_engine: PrivateEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When the engine is killed, running commands raise SandboxDied, and closing is quick.
+
+    What may be left is named in the log.
+    """
     async with DockerProvider(private_engine.host) as provider:
         sandbox = await provider.start(SandboxSpec(image="tiny"))
         running = asyncio.create_task(sandbox.run("touch begun; sleep 60"))
@@ -127,6 +132,7 @@ async def test_engine_dies_mid_session(private_engine: PrivateEngine) -> None:
             await provider.start(SandboxSpec(image="tiny"))
         await sandbox.close()
     assert time.monotonic() - begun < 40
+    assert f"container {sandbox.id} may still be there" in caplog.text
 
 
 async def test_engine_comes_back(private_engine: PrivateEngine) -> None:

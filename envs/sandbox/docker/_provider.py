@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DockerProvider"]
 
+_log = logging.getLogger(__name__)
 OURS = "trajgym"
 OWNER = "trajgym.owner"
 PROVIDER = "trajgym.provider"
@@ -218,8 +220,10 @@ class DockerProvider(SandboxProvider):
             return
 
         def remove() -> None:
-            with contextlib.suppress(SandboxError):
+            try:
                 remove_container(name, self.engine.client())
+            except SandboxError as error:
+                _log.warning("container %s may still be there: %s", name, error)
 
         with contextlib.suppress(RuntimeError):  # shut down: closing removed it already
             self.engine.submit_start(remove)
@@ -245,8 +249,10 @@ class DockerProvider(SandboxProvider):
             self._discarded.add(snapshot.id)
             return
         self._discarded.discard(snapshot.id)
-        with contextlib.suppress(SandboxError):
+        try:
             await self.engine.call(partial(_remove_image, snapshot.id), patience=SLOW_SECONDS)
+        except SandboxError as error:
+            _log.warning("image %s may still be there: %s", snapshot.id, error)
 
     async def reap(self) -> int:
         """See :meth:`SandboxProvider.reap`; snapshots of dead processes go too."""
@@ -272,11 +278,13 @@ class DockerProvider(SandboxProvider):
         await asyncio.gather(*(sandbox.close() for sandbox in list(self._open.values())))
         # If nothing was started, nothing has to be removed: don't wait for an engine that hangs.
         if self._used:
-            with contextlib.suppress(SandboxError):
+            try:
                 await self.engine.call(
                     partial(_remove_where, f"{PROVIDER}={self._id}", lambda _labels: True),
                     seconds=CLOSE_SECONDS,
                 )
+            except SandboxError as error:
+                _log.warning("containers or images may still be there: %s", error)
         if self._clearing:
             await asyncio.wait(set(self._clearing))
         self.engine.shutdown()

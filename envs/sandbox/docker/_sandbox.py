@@ -396,8 +396,9 @@ class DockerSandbox(CommandSandbox):
             await self.engine.call(
                 lambda api: remove_container(self.container, api), seconds=CLOSE_SECONDS
             )
-        except SandboxError:
-            return  # the engine is gone; the reaper will remove the container
+        except SandboxError as error:
+            # Closing the provider tries again; the reaper removes it once this process has ended.
+            _log.warning("container %s may still be there: %s", self.id, error)
         finally:
             await self._provider.forget(self)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tarfile
 import tempfile
 import threading
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HOLDS", "Launch", "user_of"]
 
+_log = logging.getLogger(__name__)
 HOLDS = "trajgym.holds"
 """Label of an image: colon-separated paths that it contains already."""
 DEFAULT_USER = "1000:1000"
@@ -100,8 +102,10 @@ class Launch:
     def _remove(self) -> None:
         try:
             translated(lambda: self.engine.client().remove_container(self.name, v=True, force=True))
-        except SandboxError:
-            return  # never created, or the engine is gone: the reaper finds it by its labels
+        except ContainerGone:
+            return  # never created
+        except SandboxError as error:  # the reaper finds it by its labels
+            _log.warning("container %s may still be there: %s", self.name, error)
 
     def _look_up_image(self) -> set[str]:
         """Return the paths that the image contains already."""
