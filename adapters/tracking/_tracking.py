@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Self
 
 from trajgym.adapters.tracking._metrics import RunMetrics
+from trajgym.envs.faults import contained, describe
 from trajgym.trajectory import TrajgymError
 
 if TYPE_CHECKING:
@@ -26,8 +27,9 @@ _FINISH_SECONDS = 60.0
 class Tracking:
     """Sends the metrics of a run to a tracker.
 
-    The tracker runs in a thread, so that a slow service does not delay sessions. If it fails, the
-    run continues without it; the failure is logged and available as :attr:`error`.
+    The tracker runs in a thread, so that a slow service does not delay sessions. If it fails, it is
+    closed with what it has, and the run continues without it; the failure is logged and available
+    as :attr:`error`.
 
     Args:
         tracker: the tracker.
@@ -62,7 +64,7 @@ class Tracking:
         try:
             self._tracker.start(*self._start)
         except Exception as error:  # boundary: the tracker's library may raise anything
-            raise TrajgymError(f"the tracker can't be started: {_described(error)}") from error
+            raise TrajgymError(f"the tracker can't be started: {describe(error)}") from error
         self._thread.start()
         return self
 
@@ -70,8 +72,7 @@ class Tracking:
         self._queue.put(None)
         self._thread.join(self._finish_seconds)
         if self._thread.is_alive():
-            self.error = f"the tracker did not finish within {self._finish_seconds:g} s"
-            _log.warning("%s", self.error)
+            self._note(f"the tracker did not finish within {self._finish_seconds:g} s")
 
     def note(self, event: Progress) -> None:
         """Process an event of the runner; does not block."""
@@ -80,14 +81,18 @@ class Tracking:
             self._queue.put((metrics, self._metrics.step))
 
     def _work(self) -> None:
-        try:
-            while (found := self._queue.get()) is not None:
-                self._tracker.log(*found)
-            self._tracker.finish()
-        except Exception as error:  # noqa: BLE001 - boundary: a tracker must not end the run
-            self.error = f"the tracker failed: {_described(error)}"
-            _log.warning("%s", self.error)
+        for step in (self._log_all, self._tracker.finish):
+            try:
+                with contained():
+                    step()
+            except Exception as error:  # noqa: BLE001 - boundary: a tracker must not end the run
+                self._note(f"the tracker failed: {describe(error)}")
 
+    def _log_all(self) -> None:
+        while (found := self._queue.get()) is not None:
+            self._tracker.log(*found)
 
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    def _note(self, cause: str) -> None:
+        """Log a failure; the first one is kept."""
+        _log.warning("%s", cause)
+        self.error = self.error or cause

@@ -81,6 +81,26 @@ async def test_a_tracker_that_fails_does_not_end_the_run(tmp_path: Path) -> None
     assert tracking._metrics.step == 4
 
 
+async def test_a_tracker_that_exits_has_failed(tmp_path: Path) -> None:
+    """Whatever it raises is the failure that is kept, and it is closed with what it had."""
+
+    class Exiting(Memory):
+        def log(self, metrics: Mapping[str, float], step: int) -> None:
+            if self.logged:
+                raise SystemExit("not logged in")
+            super().log(metrics, step)
+
+        def finish(self) -> None:
+            super().finish()
+            raise ConnectionError("and not closed")
+
+    tracker = Exiting()
+    tracking = await tracked(tracker, tmp_path)
+    assert "not logged in" in tracking.error
+    assert tracker.finished
+    assert len(tracker.logged) == 1
+
+
 async def test_a_tracker_that_cannot_start_is_an_error_before_the_run(tmp_path: Path) -> None:
     """Wrong credentials and the like stop before the first session."""
 
