@@ -98,7 +98,7 @@ class _BackgroundLoop:
         self._loop.call_soon_threadsafe(begin)
         try:
             ended.wait()
-        except KeyboardInterrupt:
+        except BaseException:  # Ctrl-C, or what another signal's handler raises
             self._loop.call_soon_threadsafe(lambda: tasks[0].cancel())
             ended.wait()  # sessions close within their own deadlines
             raise

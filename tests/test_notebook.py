@@ -142,9 +142,12 @@ def test_errors_come_out_and_a_call_from_a_session_is_refused(tmp_path: Path) ->
     assert "await collect" in str(refused[0])
 
 
-def test_an_interrupt_closes_sessions_and_can_be_resumed(tmp_path: Path) -> None:
-    """Ctrl-C while collecting: the session reads cancelled, none is left running."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_closes_sessions_and_can_be_resumed(tmp_path: Path, number: int) -> None:
+    """Ctrl-C while collecting, or a handler that exits: the session reads cancelled, none runs."""
     code = f"""
+        import signal
+        import sys
         from tests.worlds import Counter
         from trajgym.envs import EnvSpec
         from trajgym.rollout import ScriptedPolicy, call, collect_sync
@@ -154,6 +157,7 @@ def test_an_interrupt_closes_sessions_and_can_be_resumed(tmp_path: Path) -> None
             if event.kind == "began":
                 print("began", flush=True)
 
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
         policy = ScriptedPolicy([call("wait", seconds=1000)])
         collect_sync(EnvSpec(id="test/counter"), [Task(id="t")], policy, {str(tmp_path)!r},
                      on_progress=note)
@@ -164,7 +168,7 @@ def test_an_interrupt_closes_sessions_and_can_be_resumed(tmp_path: Path) -> None
     )  # fmt: skip
     assert child.stdout is not None
     assert child.stdout.readline() == "began\n"
-    child.send_signal(signal.SIGINT)
+    child.send_signal(number)
     assert child.wait(120) != 0
     child.stdout.close()
     with Run(tmp_path) as found:
