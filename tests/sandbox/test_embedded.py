@@ -119,6 +119,21 @@ async def test_nothing_is_left(provider: SandboxProvider, tmp_path: Path) -> Non
     assert not [group for group in groups if group.exists()]
 
 
+@EMBEDDED
+async def test_a_failed_start_leaves_nothing_open(
+    provider: SandboxProvider, tmp_path: Path
+) -> None:
+    """A sandbox that can't run its first command gives back what it had opened."""
+    async with await provider.start(SandboxSpec()) as box:
+        assert (await box.run("true")).ok
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(4):
+        with pytest.raises(SandboxStartFailed, match="can't cd"):
+            await provider.start(SandboxSpec(workdir="/proc/none/here"))
+    assert len(list(Path("/proc/self/fd").iterdir())) < before + 4
+    assert list((tmp_path / "sandboxes").glob("*-sandbox-*")) == []
+
+
 def test_without_control_groups(tmp_path: Path) -> None:
     """Where no control group can be made, nothing is claimed to be bounded."""
     group = ControlGroups(mounts={}).create("x", Limits())

@@ -227,6 +227,7 @@ class EmbeddedProvider(SandboxProvider):
         folder = self.new_folder("sandbox")
         files = Files(folder, spec, user, own=self._tool.root, joined=joined)
         parts = _Parts()
+        sandbox: EmbeddedSandbox | None = None
         try:
             async with asyncio.timeout(timeout):
                 # Threads can't be cancelled: wait for the copy, then check the deadline.
@@ -245,8 +246,9 @@ class EmbeddedProvider(SandboxProvider):
                 if source is None and names is None:
                     await self._first_command(sandbox)
         except BaseException as error:
-            self._open.pop(folder.name, None)
-            await finish_despite_cancel(self._undo(parts, folder))
+            # Once there is a sandbox, it has shells, a relay and the network besides its parts.
+            undoing = self._undo(parts, folder) if sandbox is None else sandbox.close()
+            await finish_despite_cancel(undoing)
             if isinstance(error, TimeoutError):
                 raise SandboxStartFailed(f"no start within {timeout:g} s") from error
             if isinstance(error, OSError | subprocess.SubprocessError | RuntimeError):
