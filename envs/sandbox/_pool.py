@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trajgym.envs._threads import finish_despite_cancel
+from trajgym.envs.faults import contained, describe
 from trajgym.envs.sandbox._base import Sandbox, SandboxProvider, SandboxSpec, Snapshot
 from trajgym.envs.sandbox._command import close_all
 from trajgym.envs.sandbox._errors import SandboxError, SandboxUnavailable
@@ -198,7 +199,7 @@ class WarmPool(SandboxProvider):
     async def _refill_one(self, kind: _Kind) -> None:
         try:
             await self._start(kind)
-        except TrajgymError as error:
+        except Exception as error:  # noqa: BLE001 - boundary: what prepares a sandbox
             if self._closed:
                 return
             kind.not_before = time.monotonic() + RETRY_SECONDS
@@ -206,7 +207,9 @@ class WarmPool(SandboxProvider):
                 _log.info("no sandbox is started ahead: %s", error)
                 return
             # The next caller that needs one gets the error itself.
-            _log.warning("no sandbox could be started ahead: %s", error)
+            known = isinstance(error, TrajgymError)
+            shown = None if known else error
+            _log.warning("no sandbox could be started ahead: %s", describe(error), exc_info=shown)
 
     async def _start(self, kind: _Kind) -> None:
         kind.starting += 1
@@ -222,11 +225,14 @@ class WarmPool(SandboxProvider):
                     raise
             try:
                 if kind.prepare is not None:
-                    await kind.prepare(made)
+                    with contained():
+                        await kind.prepare(made)
                 await made.settle()
             except BaseException:
-                await finish_despite_cancel(made.close())
-                await finish_despite_cancel(self._release(kind))
+                try:
+                    await finish_despite_cancel(made.close())
+                finally:
+                    await finish_despite_cancel(self._release(kind))
                 raise
             if made.alive:
                 kind.idle.append(made)

@@ -93,6 +93,32 @@ async def test_sandboxes_are_prepared_before_they_are_ready(
 
 
 @EMBEDDED
+async def test_what_prepares_a_sandbox_may_raise_anything(
+    provider: EmbeddedProvider,
+    spec: SandboxSpec,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its failure is logged, and the pool does not try again at once."""
+    monkeypatch.setattr(_pool, "RETRY_SECONDS", 300.0)
+
+    async def fail(sandbox: Sandbox) -> None:
+        raise SystemExit("no browser here")
+
+    async with WarmPool(provider) as pool:
+        pool.prepare(spec, fail)
+        async with await pool.start(spec) as box:
+            assert (await box.run("true")).ok
+        kind = pool._kind(spec)
+        async with asyncio.timeout(60):
+            while not kind.not_before or pool._tasks:
+                await asyncio.sleep(0.01)
+        assert "no browser here" in caplog.text
+        pool._refill(kind)
+        assert not pool._tasks
+
+
+@EMBEDDED
 async def test_a_pool_is_a_provider(provider: EmbeddedProvider, spec: SandboxSpec) -> None:
     """Its sandboxes pass the conformance suite."""
     async with WarmPool(provider, idle=2) as pool:
