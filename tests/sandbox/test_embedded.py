@@ -119,6 +119,10 @@ async def test_nothing_is_left(provider: SandboxProvider, tmp_path: Path) -> Non
     assert not [group for group in groups if group.exists()]
 
 
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 @EMBEDDED
 async def test_a_failed_start_leaves_nothing_open(
     provider: SandboxProvider, tmp_path: Path
@@ -126,11 +130,11 @@ async def test_a_failed_start_leaves_nothing_open(
     """A sandbox that can't run its first command gives back what it had opened."""
     async with await provider.start(SandboxSpec()) as box:
         assert (await box.run("true")).ok
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = descriptors()
     for _ in range(4):
         with pytest.raises(SandboxStartFailed, match="can't cd"):
             await provider.start(SandboxSpec(workdir="/proc/none/here"))
-    assert len(list(Path("/proc/self/fd").iterdir())) < before + 4
+    assert descriptors() < before + 4
     assert list((tmp_path / "sandboxes").glob("*-sandbox-*")) == []
 
 
