@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trajgym.envs.faults import contained, describe
 from trajgym.rollout.annotators._annotate import signals_of
 from trajgym.server.sessions import ENV
+from trajgym.trajectory import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -49,6 +50,8 @@ class _State:
     """Of a session that has ended."""
     busy: set[_Key] = field(default_factory=set)
     failures: dict[_Key, _Failures] = field(default_factory=dict)
+    answers: dict[_Key, dict[str, Any]] = field(default_factory=dict)
+    """Signals that could not be recorded yet; their judges are not asked again."""
 
 
 class JudgeWork:
@@ -232,11 +235,20 @@ class JudgeWork:
         key, begun = _Key(annotator.source, turn.index), time.monotonic()
         self.running += 1
         try:
-            signals = await signals_of(annotator, tree, turn, self._judges.seconds)
+            signals = state.answers.get(key)
+            if signals is None:
+                signals = await signals_of(annotator, tree, turn, self._judges.seconds)
+                state.answers[key] = signals
             await self._book.add_signals(name, turn.index, signals, annotator.source)
+        except StoreError as error:  # no fault of the judge's
+            self._log.error("session %s: signals can't be recorded: %s", name, error)
+            self._failing_since = self._failing_since or time.monotonic()
+            self._hold_off(begun)
         except Exception as error:  # noqa: BLE001 - boundary: an annotator; the turn is tried again
+            state.answers.pop(key, None)
             self._note_failure(state, key, begun, error)
         else:
+            del state.answers[key]
             state.done.add(key)
             state.failures.pop(key, None)
             self.judged[key.source] += 1
@@ -255,15 +267,19 @@ class JudgeWork:
         if self._failing_since is None:
             self._failing_since = now
             self._log.warning("judge %s: %s; it is asked again", key.source, describe(error))
-        if begun >= self._retry_at:  # not one of several that were under way together
-            self._wait = min(2 * self._wait or _FIRST_WAIT, self._judges.longest_wait)
-            self._retry_at = now + self._wait
+        self._hold_off(begun)
         known = state.failures.setdefault(key, _Failures(0, -1))
         known.count += self._answered > known.answered
         known.answered = self._answered
         if known.count >= self._judges.tries:
             self.given_up[key.source] += 1
             self._log.warning("judge %s: gave up turn %d: %s", *key, describe(error))
+
+    def _hold_off(self, begun: float) -> None:
+        """Wait longer before the next call than before this one."""
+        if begun >= self._retry_at:  # not one of several that were under way together
+            self._wait = min(2 * self._wait or _FIRST_WAIT, self._judges.longest_wait)
+            self._retry_at = time.monotonic() + self._wait
 
     # The store; these block ---------------------------------------------------------------
 

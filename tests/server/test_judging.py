@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,27 @@ async def test_what_a_killed_server_left_is_judged(tmp_path: Path) -> None:
                         turns = (await got.json())["turns"]
                     votes = [turn.get("signals", {}).get("vote") for turn in turns]
                     await asyncio.sleep(0.02)
+
+
+async def test_signals_that_can_not_be_recorded_are_no_fault_of_the_judge(tmp_path: Path) -> None:
+    """Where the store refuses them they are kept, and recorded later; no judge is asked twice."""
+    judge = Judge(free_port())
+    async with judge.up(), world(tmp_path, [CALL], judges=judges(judge)) as w:
+        file = sqlite3.connect(w.app.settings.store.path, timeout=60, isolation_level=None)
+        refuse = "BEFORE INSERT ON signals BEGIN SELECT RAISE(ABORT, 'no room'); END"
+        file.execute(f"CREATE TRIGGER refuse {refuse}")
+        work = w.app.judging
+        assert work is not None
+        await w.create()
+        await steps(w, "s", "3")
+        async with asyncio.timeout(60):
+            while not work.failing_seconds:
+                await asyncio.sleep(0.01)
+        file.execute("DROP TRIGGER refuse")
+        file.close()
+        await signals(w, "s", 1)
+        assert not work.failed
+    assert len(judge.asked) == 2  # one turn, two judges
 
 
 async def test_a_turn_that_always_fails_does_not_hold_up_others(tmp_path: Path) -> None:
