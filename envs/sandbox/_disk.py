@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import time
 from typing import TYPE_CHECKING
 
-from trajgym.envs.sandbox._errors import SandboxError
+from trajgym.envs.sandbox._errors import SandboxDied, SandboxError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 __all__ = ["DiskWatch"]
 
+_log = logging.getLogger(__name__)
 SECONDS = 0.5
 SLACK = 1 << 20
 
@@ -51,19 +52,33 @@ class DiskWatch:
         self._task = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
-        with contextlib.suppress(SandboxError):  # the command itself reports the error
-            while True:
-                begun = time.monotonic()
-                used = await self._measure()
-                if used > self._allowed:
-                    self.note = (
-                        f"\ntrajgym: killed: the sandbox's files take {used} bytes, "
-                        f"more than its disk limit of {self._limit}\n"
-                    )
-                    await self._kill()
+        failed = False
+        while True:
+            begun = time.monotonic()
+            try:
+                if await self._enforce():
                     return
-                # Measuring many files must not become the main load.
-                await asyncio.sleep(max(SECONDS, 10 * (time.monotonic() - begun)))
+            except SandboxDied:
+                return  # the command itself reports it
+            except SandboxError as error:  # the limit applies all the same
+                self.note = ""
+                level = logging.DEBUG if failed else logging.WARNING
+                _log.log(level, "the disk limit can't be enforced, which is tried again: %s", error)
+                failed = True
+            # Measuring many files must not become the main load.
+            await asyncio.sleep(max(SECONDS, 10 * (time.monotonic() - begun)))
+
+    async def _enforce(self) -> bool:
+        """Kill the command if the limit is exceeded; return whether that was so."""
+        used = await self._measure()
+        if used <= self._allowed:
+            return False
+        self.note = (
+            f"\ntrajgym: killed: the sandbox's files take {used} bytes, "
+            f"more than its disk limit of {self._limit}\n"
+        )
+        await self._kill()
+        return True
 
     def stop(self) -> None:
         """Stop watching: the command has ended."""

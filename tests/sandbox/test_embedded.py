@@ -11,6 +11,7 @@ import pytest
 from trajgym.envs.sandbox import (
     EmbeddedProvider,
     Limits,
+    SandboxError,
     SandboxProvider,
     SandboxSpec,
     SandboxStartFailed,
@@ -35,6 +36,29 @@ async def test_disk_limit(provider: SandboxProvider) -> None:
         assert many.exit_code == 137
         assert b"disk limit" in many.stderr
         assert (await sandbox.run("rm big f*; echo > small")).ok
+
+
+@EMBEDDED
+async def test_a_measurement_that_fails_ends_no_limit(
+    provider: SandboxProvider, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk limit applies to a command although its files could not be measured once."""
+    spec = SandboxSpec(limits=Limits(disk=8 << 20))
+    async with await provider.start(spec) as sandbox:
+        measure, failed = sandbox._disk_use, list[str]()  # type: ignore[attr-defined]
+
+        async def use() -> int:
+            if not failed:
+                failed.append("once")
+                raise SandboxError("the engine is busy")
+            return int(await measure())
+
+        monkeypatch.setattr(sandbox, "_disk_use", use)
+        fill = "n=0; while [ $n -lt 9 ]; do head -c 4000000 /dev/zero > f$((n += 1)); done"
+        done = await sandbox.run(f"{fill}; sleep 1000", timeout=120)
+        assert done.exit_code == 137
+        assert b"disk limit" in done.stderr
+    assert "the engine is busy" in caplog.text
 
 
 @EMBEDDED
