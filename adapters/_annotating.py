@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -121,9 +122,10 @@ class Annotators:
         return sealed
 
     async def close(self) -> None:
-        """Close the annotators. Idempotent."""
-        for annotator in self._annotators:
-            await annotator.close()
+        """Close the annotators, all of them even if one fails. Idempotent."""
+        async with AsyncExitStack() as ends:
+            for annotator in reversed(self._annotators):
+                ends.push_async_callback(annotator.close)
 
     async def _open_turns(
         self, tree: SessionTree, store: Store | None

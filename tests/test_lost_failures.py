@@ -11,11 +11,13 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.worlds import Counter, Snapshots, call
+from trajgym.adapters import Annotators
 from trajgym.envs import EnvSpec, Reply, Session
 from trajgym.rollout import Policy, PolicyRequest, Progress, Runner, collect
+from trajgym.rollout.annotators import Annotator
 from trajgym.rollout.mixture import Mixture, Part
 from trajgym.server import EnvApp, ServerError, running
-from trajgym.trajectory import Run, Store, StoreError, Task
+from trajgym.trajectory import Run, SessionTree, Store, StoreError, Task, Turn
 
 TASK = Task(id="t")
 SPEC = EnvSpec(id="test/counter")
@@ -174,6 +176,32 @@ async def test_a_server_closes_what_it_opened() -> None:
     async with running(app):
         pass
     assert Noted.ended == ["a", "d", "b"]
+
+
+class Closing(Annotator):
+    """Notes that it was closed, and may raise then."""
+
+    def __init__(self, source: str, error: Exception | None = None) -> None:
+        self.source, self.error, self.closed = source, error, False
+
+    def turns(self, tree: SessionTree) -> list[Turn]:
+        return []
+
+    async def annotate(self, tree: SessionTree, turn: Turn) -> dict[str, Any]:
+        return {}
+
+    async def close(self) -> None:
+        self.closed = True
+        if self.error is not None:
+            raise self.error
+
+
+async def test_every_annotator_is_closed() -> None:
+    """One that can't be closed keeps no other open, and is reported."""
+    both = Closing("a", OSError("a stays")), Closing("b")
+    with pytest.raises(OSError, match="a stays"):
+        await Annotators(both).close()
+    assert [one.closed for one in both] == [True, True]
 
 
 async def test_a_failure_of_a_run_keeps_its_cause(tmp_path: Path) -> None:
