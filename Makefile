@@ -8,7 +8,7 @@ TORCH ?= torch==2.13.0
 # pytest's workers. They wait for containers and browsers most of the time, each on its own.
 WORKERS ?= 2
 
-.PHONY: demo test test-local test-trl test-verl test-areal test-ray test-vllm test-gradient test-slow test-mini test-agents test-interchange lint format docs bench bench-smoke release clean
+.PHONY: demo test test-local test-trl test-verl test-areal test-ray test-vllm test-gradient test-slow test-mini test-agents test-interchange test-trackers lint format docs bench bench-smoke release clean
 
 demo: $(VENV)/.demo  ## Real SWE tasks from collection to export, without a model key.
 	@if docker version >/dev/null 2>&1; then scripts/base-image.sh; fi || true
@@ -17,8 +17,8 @@ demo: $(VENV)/.demo  ## Real SWE tasks from collection to export, without a mode
 test: $(VENV)/.dev system  ## The whole suite: Docker and embedded sandboxes included.
 	$(BIN)/python -m pytest $(if $(filter-out 0 1,$(WORKERS)),-n $(WORKERS) --dist worksteal)
 
-test-local: .venv-local/.ready  ## A real 135M model on this CPU, token-exact, also for agents; tiny vision models; encoders.
-	.venv-local/bin/python -m pytest tests/rollout/test_local.py tests/server/test_local.py tests/rollout/test_vision.py tests/search/test_encoders.py -m local
+test-local: .venv-local/.ready  ## A real 135M model on this CPU, token-exact, also for agents; tiny vision models; encoders; examples/dense.
+	.venv-local/bin/python -m pytest tests/rollout/test_local.py tests/server/test_local.py tests/rollout/test_vision.py tests/search/test_encoders.py tests/dense -m local
 
 test-slow: $(VENV)/.dev system  ## What takes minutes: recipes made again, releases end to end.
 	$(BIN)/python -m pytest -m slow
@@ -31,6 +31,9 @@ test-agents:  ## Agents from the package index, unmodified, through the recordin
 
 test-interchange:  ## Foreign formats, with the packages that they come from.
 	PYTHON='$(PYTHON)' scripts/test-interchange.sh
+
+test-trackers:  ## MLflow, TensorBoard, Trackio and W&B, each read back with its own reader.
+	PYTHON='$(PYTHON)' scripts/test-trackers.sh
 
 test-trl:  ## TRL's own trainers, on this CPU.
 	TORCH='$(TORCH)' PYTHON='$(PYTHON)' scripts/test-trl.sh

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import random
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +17,7 @@ from trajgym.rollout import Progress, Runner
 from trajgym.rollout.rules import Admission, Capacity
 from trajgym.trajectory import Store
 
-areal = pytest.importorskip("areal.infra.staleness_manager")
+areal = importlib.import_module("areal.infra.staleness_manager")
 
 RULES = st.builds(
     Admission,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import sys
 import zlib
@@ -17,13 +18,12 @@ from trajgym.rollout import Runner, SealedGroup, TokenPolicy
 from trajgym.rollout.engines import FakeCall
 from trajgym.trajectory import Message, Sampling, Store
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+torch = pytest.importorskip("torch", reason="install trajgym[local]")
+pytest.importorskip("transformers", reason="install trajgym[local]")
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "dense"))
 
-arms = pytest.importorskip("arms")
-learn = pytest.importorskip("learn")
-slots = pytest.importorskip("slots")
+arms, learn, slots = map(importlib.import_module, ("arms", "learn", "slots"))
+pytestmark = pytest.mark.local
 
 
 def tiny() -> Any:
