@@ -30,7 +30,6 @@ from trajgym.cli.commands._search import search_app
 from trajgym.cli.commands._serving import mcp, serve
 from trajgym.cli.commands._starting import agents, demo, envs, init
 from trajgym.cli.commands._swe import swe_app
-from trajgym.trajectory import TrajgymError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -117,8 +116,14 @@ def main() -> None:
     sys.path.insert(0, str(Path.cwd()))  # so that --env my_module:MyEnv finds the user's file
     try:
         app()
-    except (TrajgymError, OSError) as error:
-        if isinstance(error, OSError) and error.errno not in _REFUSED:
+    except OSError as error:
+        if error.errno not in _REFUSED:
+            raise
+        fail(str(error))
+    except Exception as error:  # any but the package's own is a bug, and raised again
+        from trajgym.trajectory import TrajgymError  # not at the start: `--help` does without it
+
+        if not isinstance(error, TrajgymError):
             raise
         fail(str(error))
 
