@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from trajgym.cli._config import read_config
 from trajgym.cli._missing import MissingRule
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from trajgym.cli._collect import CollectOptions
 
 __all__ = [
     "AgentCommand",
@@ -61,7 +55,6 @@ __all__ = [
     "Track",
     "TrackProject",
     "Turns",
-    "collect_options",
     "parse_settings",
 ]
 
@@ -275,30 +268,6 @@ ConfigFile = Annotated[
         help="TOML file with options of this command; the command line has priority.",
     ),
 ]
-
-
-def collect_options(given: Mapping[str, Any]) -> CollectOptions:
-    """Return collection options from the arguments of a command; other arguments are ignored.
-
-    Raises:
-        typer.BadParameter: a setting is not KEY=VALUE.
-    """
-    from trajgym.cli._agents import AgentOptions
-    from trajgym.cli._collect import CollectOptions
-    from trajgym.cli._endpoint import EndpointOptions
-
-    names = [field.name for field in fields(CollectOptions)]
-    known = {name: given[name] for name in names if name in given}
-    return CollectOptions(
-        **known
-        | {
-            "tasks": given["tasks"] or "",
-            "config": parse_settings(given["config"]),
-            "endpoint": EndpointOptions.of(given),
-            "program": AgentOptions.of(given, parse_settings(given.get("agent_set"))),
-            "allow_changes": tuple(filter(None, given["allow_changes"].split(","))),
-        }
-    )
 
 
 def parse_settings(pairs: list[str] | None) -> dict[str, Any]:

@@ -184,7 +184,7 @@ def _turns(tree: SessionTree, *, leaves: bool = True) -> list[Turn]:
 
 
 def _exact(tree: SessionTree, name: str) -> list[Turn]:
-    turns = _turns(tree)
+    turns = [turn for turn in _turns(tree) if not turn.empty]
     for turn in turns:
         if turn.tokens is None:
             raise InvalidInput(

@@ -186,7 +186,7 @@ class TokenPolicy(Policy):
         )
 
     def _empty(self, prompt: _Prompt, response: _Response, sampling: Sampling) -> Reply:
-        """Return the turn of an engine that sampled nothing: an empty text turn.
+        """Return the turn of an engine that sampled nothing: an empty turn, without ids.
 
         Raises:
             PolicyUnavailable: sampling was aborted.

@@ -22,6 +22,7 @@ from trajgym.trajectory import (
     Status,
     TrainingRow,
     UnsupportedModality,
+    Usage,
     build_rows,
     validate_row,
 )
@@ -73,6 +74,22 @@ def test_text_turn_among_exact_ones_is_refused() -> None:
     tree.turns[1].tokens = None
     tree.turns[1].policy = "openai:gpt"
     with pytest.raises(InvalidRow, match=r"turn 1 is a text turn \(policy 'openai:gpt'\)"):
+        build_rows(tree)
+
+
+def test_a_turn_for_which_nothing_was_sampled_is_left_out() -> None:
+    """It is named, ends its row, and the turns before it are trained as they are without it."""
+    tree, _ = load_golden("truncated")
+    tree.turns[2].tokens = None
+    tree.turns[2].message = {"role": "assistant", "content": ""}
+    tree.turns[2].calls = []
+    tree.turns[2].usage = Usage(prompt_tokens=9, completion_tokens=0)
+    built = build_rows(tree)
+    assert [row.turns for row in built.rows] == [(0, 1)]
+    assert [d.reason for d in built.dropped] == ["turn 2: the model sampled nothing"]
+    validate_row(built.rows[0])
+    tree.turns[2].usage = Usage(prompt_tokens=9, completion_tokens=1)  # an id is missing
+    with pytest.raises(InvalidRow, match="turn 2 is a text turn"):
         build_rows(tree)
 
 

@@ -326,6 +326,17 @@ class Turn:
         return self.tokens is not None
 
     @property
+    def empty(self) -> bool:
+        """True if the model answered without sampling a token: no ids, no text and no calls."""
+        return (
+            self.tokens is None
+            and self.usage is not None
+            and not self.usage.completion_tokens
+            and not self.message.get("content")
+            and not self.message.get("tool_calls")
+        )
+
+    @property
     def simulated(self) -> bool:
         """True for a turn of a simulated user: it is recorded, and nothing trains on it."""
         return self.role == "user"

@@ -170,7 +170,8 @@ def build_rows(tree: SessionTree, *, images: bool = False, sides: bool = False) 
         sides: also build rows from side calls (titles, summaries).
 
     Raises:
-        InvalidRow: a turn of a scored attempt is a text turn.
+        InvalidRow: a turn of a scored attempt is a text turn. One for which nothing was sampled
+            only ends a row.
         UnsupportedModality: such a turn was shown images while ``images`` is False, images other
             than those that its ids stand for, or content that is neither text nor image.
         InvalidSession: a token delta does not fit its base.
@@ -218,6 +219,8 @@ def _leave_out(tree: SessionTree, owners: list[int], *, sides: bool) -> list[Dro
             reason = "its answer never reached the agent"
         elif turn.role != "main" and not sides:
             reason = f"a call for {turn.role}"
+        elif turn.empty:
+            reason = "the model sampled nothing"
         else:
             continue
         if owners[turn.index] >= 0:

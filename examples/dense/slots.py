@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
+from trajgym.rollout import ContextFull
 from trajgym.rollout.engines import Generation, TokenEngine
 from trajgym.trajectory import IntArray, Sampling, Segment
 
@@ -199,11 +200,15 @@ class SlotEngine(TokenEngine):
         stop_ids: Collection[int],
         session: str = "",
     ) -> Generation:
-        """See :meth:`TokenEngine.generate`; a seed is not used."""
+        """See :meth:`TokenEngine.generate`; a seed is not used.
+
+        Raises:
+            ContextFull: the prompt leaves no room in a slot.
+        """
         prompt = [int(i) for i in prompt_ids]
         room = self.decoder.length - len(prompt) - _BURST
         if room < 1:
-            return Generation([], [], (), "length")
+            raise ContextFull(f"{self.name}: {len(prompt)} tokens do not fit into a slot")
         heat = 1.0 if sampling.temperature is None else sampling.temperature
         most = min(max_tokens, room)
         request = _Request(session, prompt, most, stop_ids, heat)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from trajgym.envs.swe.small import small_agent, small_tasks
-from trajgym.rollout import Runner, SealedGroup, TokenPolicy
+from trajgym.rollout import ContextFull, Runner, SealedGroup, TokenPolicy
 from trajgym.rollout.engines import FakeCall
 from trajgym.trajectory import Message, Sampling, Store
 
@@ -109,19 +109,19 @@ def test_a_session_can_check_look_and_edit_for_every_bug(bugs: int) -> None:
 
 
 def test_engine_says_when_a_context_is_full() -> None:
-    """A prompt that leaves no room gives an empty answer of finish length."""
+    """A prompt that leaves no room ends the attempt, instead of giving a turn without ids."""
 
-    async def run() -> Any:
+    async def run() -> None:
         engine = slots.SlotEngine(tiny(), slots=1, length=64)
         try:
-            return await engine.generate(
+            await engine.generate(
                 [1] * 64, sampling=Sampling(temperature=1.0), max_tokens=4, stop_ids=()
             )
         finally:
             await engine.close()
 
-    found = asyncio.run(run())
-    assert (list(found.ids), found.finish) == ([], "length")
+    with pytest.raises(ContextFull, match="64 tokens do not fit"):
+        asyncio.run(run())
 
 
 def test_every_arm_derives_rows_and_facts(tmp_path: Path) -> None:

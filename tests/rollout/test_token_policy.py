@@ -22,7 +22,7 @@ from trajgym.rollout import (
 )
 from trajgym.rollout.engines import Fault, Generation, TokenEngine
 from trajgym.rollout.rendering import ByteRenderer, TemplateRenderer
-from trajgym.trajectory import Segment, Task, TurnTokens
+from trajgym.trajectory import Segment, Task, TurnTokens, build_rows
 
 USER = {"role": "user", "content": "go"}
 
@@ -208,6 +208,8 @@ async def test_a_reply_without_a_token_is_an_empty_turn(finish: str, status: str
     assert (turn.message["content"], turn.tokens) == ("", None)
     assert session.status.scored
     assert finish == "stop" or str(session.status) == status
+    rows, (dropped,) = build_rows(session.tree)
+    assert (rows, dropped.reason) == ([], "turn 0: the model sampled nothing")
 
 
 async def test_a_hanging_engine_is_given_up(forward: Forward) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from enum import StrEnum
-from pathlib import Path  # noqa: TC003 - typer reads the annotations at run time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003 - typer reads the annotations at run time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trajgym.cli._kinds import SandboxKind
 
-__all__ = ["swe"]
+__all__ = ["swe_app"]
 
-swe = typer.Typer(
-    name="swe", help="Import, grade, build and validate SWE tasks.", no_args_is_help=True
-)
+swe_app = typer.Typer(help="Import, grade, build and validate SWE tasks.", no_args_is_help=True)
 
 Tasks = Annotated[str, typer.Option(help="File, folder, or name: builtin, recipes, corpus.")]
 Sandbox = Annotated[SandboxKind, typer.Option(help="Kind of sandbox.")]
@@ -21,7 +19,7 @@ Concurrency = Annotated[int, typer.Option(help="Concurrent jobs.")]
 TestSeconds = Annotated[float, typer.Option(help="Time limit of one test run (s).")]
 
 
-@swe.command("import")
+@swe_app.command("import")
 def import_(
     source: Annotated[str, typer.Argument(help="A parquet, jsonl, json or arrow file, a folder, or "
                                                "the name of a data set on the hub.")],
@@ -43,7 +41,7 @@ def import_(
     run_import(source, out, split, shape, image, scripts)
 
 
-@swe.command()
+@swe_app.command()
 def grade(
     tasks: Tasks,
     predictions: Annotated[Path, typer.Option(help="Predictions in SWE-bench's format.")],
@@ -60,7 +58,7 @@ def grade(
     run_grade(tasks, predictions, out, sandbox.value, concurrency, test_seconds)
 
 
-@swe.command()
+@swe_app.command()
 def validate(
     tasks: Tasks,
     sandbox: Sandbox = SandboxKind.auto,
@@ -77,7 +75,7 @@ def validate(
     run_validate(tasks, sandbox.value, repeats, concurrency, test_seconds, out)
 
 
-@swe.command()
+@swe_app.command()
 def build(
     out: Annotated[Path, typer.Option(help="Folder for the recipes.")],
     pypi: Annotated[

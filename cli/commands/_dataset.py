@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trajgym.cli._options import (  # noqa: TC001 - typer reads the annotations
+from trajgym.cli._options import (
     AsJson,
     DecisionsFile,
     Redact,

@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-__all__ = ["app"]
+__all__ = ["sandboxes_app"]
 
-app = typer.Typer(help="Check, prepare and clean up sandboxes.", no_args_is_help=True)
+sandboxes_app = typer.Typer(help="Check, prepare and clean up sandboxes.", no_args_is_help=True)
 
 _MARKS = {"good": "[green]ok[/]", "limited": "[yellow]limited[/]", "missing": "[red]missing[/]"}
 
 
-@app.command()
+@sandboxes_app.command()
 def doctor() -> None:
     """Check Docker and the embedded sandbox, and suggest fixes.
 
@@ -34,7 +34,7 @@ def doctor() -> None:
         raise typer.Exit(1)
 
 
-@app.command()
+@sandboxes_app.command()
 def prepare(
     force: Annotated[bool, typer.Option("--force", help="Rebuild the image.")] = False,
 ) -> None:
@@ -48,7 +48,7 @@ def prepare(
     build_base_image(force=force)
 
 
-@app.command()
+@sandboxes_app.command()
 def clean() -> None:
     """Remove sandboxes and snapshots whose process has exited."""
     from trajgym.envs.sandbox import clean_sandboxes

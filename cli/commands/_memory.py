@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trajgym.cli._options import AsJson, RunPath  # noqa: TC001 - typer reads the annotations
+from trajgym.cli._options import AsJson, RunPath
 from trajgym.cli._terminal import print_json, print_table, say
 
 if TYPE_CHECKING:
