@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from trajgym.envs._reply import Sampled
     from trajgym.envs._tools import Image
-    from trajgym.trajectory import ImageRef, IntArray, Store
+    from trajgym.trajectory import Ack, ImageRef, IntArray, Store
 
 __all__ = [
     "Ledger",
@@ -76,6 +76,8 @@ class Ledger:
     agents: set[str] = field(default_factory=lambda: {"main"})
     begun: bool = False
     """Whether the session's record is in the store."""
+    _images_kept: list[Ack] = field(default_factory=list, init=False, repr=False)
+    """Writes of images since the last turn."""
 
     async def begin(self) -> None:
         """Store the session's record.
@@ -134,6 +136,9 @@ class Ledger:
         turn.index = len(self.turns)
         # Passed to the store before waiting, so that a concurrent fork gets the next index.
         ack = None if self.store is None else self.store.append_turn(self.record.id, turn)
+        if ack is not None and self._images_kept:
+            ack.after(*self._images_kept)
+            self._images_kept.clear()
         self.turns.append(turn)
         if ack is not None:
             await ack
@@ -144,7 +149,7 @@ class Ledger:
         if name not in self.images:
             self.images[name] = image
             if self.store is not None:
-                self.store.put_blob(image.data, image.media_type)
+                self._images_kept.append(self.store.put_blob(image.data, image.media_type)[1])
         return name
 
     def tree(self, ended: Attempt | None = None) -> SessionTree:

@@ -52,19 +52,36 @@ class Ack:
     Cancelling the wait does not cancel the write.
     """
 
-    __slots__ = ("_done", "_error", "_lock", "_store", "_waiters")
+    __slots__ = ("_done", "_earlier", "_error", "_lock", "_store", "_waiters")
 
     def __init__(self, store: Store, lock: threading.Lock) -> None:
         self._store = store
         self._lock = lock
         self._done = False
         self._error: StoreError | None = None
+        self._earlier: tuple[Ack, ...] = ()
         self._waiters: list[asyncio.Future[None] | threading.Event] = []
 
     @property
     def done(self) -> bool:
         """True once the write is durable or has failed."""
         return self._done
+
+    @property
+    def error(self) -> StoreError | None:
+        """Why the write failed, or one that it refers to; None if that is not (yet) so."""
+        return self._error or next((one.error for one in self._earlier if one.error), None)
+
+    def after(self, *earlier: Ack) -> Ack:
+        """Return this write, which fails if an earlier one fails: it refers to what that stores.
+
+        On a full disk, a large write can fail and a small one that comes after it succeed.
+
+        Args:
+            earlier: writes that were passed to the same store before this one.
+        """
+        self._earlier += earlier
+        return self
 
     def _add(self, waiter: asyncio.Future[None] | threading.Event) -> bool:
         with self._lock:
@@ -78,8 +95,7 @@ class Ack:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             if self._add(future):
                 yield from future
-        if self._error is not None:
-            raise self._error
+        self._check()
 
     def wait(self, timeout: float = 60.0) -> None:
         """Block until the write is durable.
@@ -91,8 +107,11 @@ class Ack:
         self._store.wake()
         if self._add(event) and not event.wait(timeout):
             raise StoreError(f"the store did not write within {timeout} s")
-        if self._error is not None:
-            raise self._error
+        self._check()
+
+    def _check(self) -> None:
+        if (error := self._error if not self._earlier else self.error) is not None:
+            raise error
 
 
 class Store(Closing):

@@ -166,10 +166,10 @@ class GroupBook:
         one = _Open(group, None if seconds is None else time.time() + seconds)
         self._open[group_id] = one
         store = self._settings.store
-        store.put_task(task)
-        store.set_meta(_META + group_id, json.dumps({"deadline": one.deadline}))
+        kept = store.put_task(task)
+        due = store.set_meta(_META + group_id, json.dumps({"deadline": one.deadline}))
         try:
-            await store.put_group(group)
+            await store.put_group(group).after(kept, due)
         except StoreError:
             del self._open[group_id]
             raise

@@ -99,9 +99,9 @@ class SessionBook:
         store = self.settings.store
         if session_id in self._taken:
             raise Refused(409, f"session {session_id!r} is in this store already")
-        store.put_task(task)
+        kept = store.put_task(task)
         try:
-            begun = store.begin_session(record)
+            begun = store.begin_session(record).after(kept)
         except InvalidInput as error:
             raise Refused(409, str(error)) from error
         self._taken.add(session_id)

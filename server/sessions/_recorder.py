@@ -75,7 +75,7 @@ class Recorder:
         self._store = store
         self._redact = redact
         self._tails: dict[int, TokenTail] = {}
-        self._tools: set[str] = set()
+        self._tools: dict[str, Ack] = {}
 
     @property
     def tree(self) -> SessionTree:
@@ -95,7 +95,14 @@ class Recorder:
         """Record a choice as a turn; the result completes once the turn is durable."""
         answer, upstream = exchange.answer, exchange.upstream
         base = place.base
-        message = storable([checked(choice.message)], self._store, self._redact)[0]
+        earlier: list[Ack] = []
+
+        def keep(data: bytes, media_type: str) -> str:
+            name, ack = self._store.put_blob(data, media_type)
+            earlier.append(ack)
+            return name
+
+        message = storable([checked(choice.message)], keep, self._redact)[0]
         kept = kept_of(base, request) if base is not None and place.edge != "spawn" else None
         taken, wire.inexact = self._exact(base, place.edge, answer, choice, upstream)
         edge: Edge = place.edge
@@ -108,7 +115,7 @@ class Recorder:
             edge=edge,
             agent=seen.agent,
             kept=kept,
-            context=storable(request.messages[_start(place, kept) :], self._store, self._redact),
+            context=storable(request.messages[_start(place, kept) :], keep, self._redact),
             message=message,
             finish=_finish(choice),
             usage=Usage(
@@ -125,10 +132,12 @@ class Recorder:
             delivery="open",
             wire=wire,
         )
-        wire.tools = self._tools_of(call, request.tools)
+        wire.tools = request.tools
+        if call.tools:
+            earlier.append(self._keep_tools(call.tools, request.tools))
         if place.summary is not None and place.summary.turn is not None:
             wire.links["summary"] = place.summary.turn
-        ack = self._store.append_turn(self.record.id, turn)
+        ack = self._store.append_turn(self.record.id, turn).after(*earlier)
         seen.turn = turn.index
         self.turns.append(turn)
         if taken is not None:
@@ -180,12 +189,13 @@ class Recorder:
         found = self._tails.get(index)
         return tail_of(self.tree, self.turns[index]) if found is None else found
 
-    def _tools_of(self, call: ClientCall, digest: str) -> str:
-        """Store the tools of a call, once per session; return their hash."""
-        if call.tools and digest not in self._tools:
-            self._tools.add(digest)
-            self._store.put_blob(dumps(call.tools), "application/json")
-        return digest
+    def _keep_tools(self, tools: Sequence[Any], digest: str) -> Ack:
+        """Store the tools of a call, once per session."""
+        kept = self._tools.get(digest)
+        if kept is None or kept.error is not None:
+            _, kept = self._store.put_blob(dumps(tools), "application/json")
+            self._tools[digest] = kept
+        return kept
 
 
 def checked(message: Message) -> Message:

@@ -10,7 +10,7 @@ from trajgym.trajectory import image_part
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from trajgym.trajectory import Message, Store
 
@@ -20,13 +20,18 @@ REDACTED = "[redacted]"
 
 
 def storable(
-    messages: Sequence[Message], store: Store, rules: Sequence[re.Pattern[str]]
+    messages: Sequence[Message], keep: Callable[[bytes, str], str], rules: Sequence[re.Pattern[str]]
 ) -> list[Message]:
     """Return messages in their stored form; inline images become blobs.
 
     The store itself replaces lone surrogates.
+
+    Args:
+        messages: the messages.
+        keep: stores an image of a media type, and returns its hash.
+        rules: patterns whose matches are replaced.
     """
-    kept = [_without_images(message, store) for message in messages]
+    kept = [_without_images(message, keep) for message in messages]
     return [redacted(message, rules) for message in kept] if rules else kept
 
 
@@ -43,15 +48,15 @@ def redacted(value: Any, rules: Sequence[re.Pattern[str]]) -> Any:
     return value
 
 
-def _without_images(message: Message, store: Store) -> Message:
+def _without_images(message: Message, keep: Callable[[bytes, str], str]) -> Message:
     content = message.get("content")
     if not isinstance(content, list):
         return message
-    parts = [_part(part, store) for part in content]
+    parts = [_part(part, keep) for part in content]
     return message if parts == content else {**message, "content": parts}
 
 
-def _part(part: Any, store: Store) -> Any:
+def _part(part: Any, keep: Callable[[bytes, str], str]) -> Any:
     if not isinstance(part, dict):
         return {"type": "text", "text": str(part)}
     if not isinstance(part.get("type"), str):
@@ -62,10 +67,10 @@ def _part(part: Any, store: Store) -> Any:
         return part
     media, _, data = url[5:].partition(",")
     try:
-        name, _ = store.put_blob(base64.b64decode(data), media.partition(";")[0] or "image/png")
+        decoded = base64.b64decode(data)
     except (binascii.Error, ValueError):
         return part
-    return image_part(name)
+    return image_part(keep(decoded, media.partition(";")[0] or "image/png"))
 
 
 def with_images(messages: Sequence[Message], store: Store) -> list[Message]:

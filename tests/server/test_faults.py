@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import fcntl
 import json
@@ -19,7 +20,7 @@ from tests.clock import Forward
 from tests.server.fake import Trouble
 from tests.server.harness import ADD, World, result, shape, world
 from trajgym.server import Limits
-from trajgym.trajectory import build_rows
+from trajgym.trajectory import Run, blob_hashes, build_rows
 
 USER = {"role": "user", "content": "go"}
 BODY = {"model": "fake", "messages": [USER]}
@@ -354,6 +355,27 @@ async def test_large_bodies_are_refused_before_they_are_read(tmp_path: Path) -> 
             pass  # it may close the connection while we still send
         assert w.engine.requests == []
         await w.chat([USER])
+
+
+async def test_an_image_that_the_disk_does_not_take_fails_its_call(tmp_path: Path) -> None:
+    """No turn is acknowledged that shows what is not stored; the next try stores all of it."""
+    data = base64.b64encode(bytes(400_000)).decode()
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+    message = {"role": "user", "content": [image]}
+    async with world(tmp_path, [DONE, DONE]) as w:
+        await w.create()
+        disk = w.app.settings.store._sink._connection
+        pages = disk.execute("PRAGMA page_count").fetchone()[0]
+        disk.execute(f"PRAGMA max_page_count = {pages + 20}")
+        failed = await w.chat([message], tools=[ADD], status=500)
+        assert "could not be recorded" in failed["error"]["message"]
+        disk.execute("PRAGMA max_page_count = 1000000")
+        await w.chat([message], tools=[ADD])
+        await w.close()
+    with Run(tmp_path) as run:
+        turn = run.session("s").turns[-1]
+        assert turn.wire is not None
+        assert {turn.wire.tools, *blob_hashes(turn.context)} == set(run.blobs())
 
 
 async def test_a_slow_loris_is_cut_off(tmp_path: Path, forward: Forward) -> None:

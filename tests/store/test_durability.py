@@ -16,13 +16,16 @@ from typing import Any
 import pytest
 
 from tests.store.records import record, turn, write_golden
+from trajgym.envs import Env, EnvSpec, Image, Reply, Session, ToolResult
 from trajgym.trajectory import (
     InvalidInput,
+    Message,
     Run,
     SessionTree,
     Store,
     StoreError,
     StoreLocked,
+    Task,
     check_store,
 )
 
@@ -130,6 +133,58 @@ def test_full_disk_is_an_error_and_loses_nothing(tmp_path: Path) -> None:
             store.append_turn("s", turn(1, "z" * 1_000_000)).wait()
         with Run(tmp_path) as run:
             assert len(run.session("s").turns) == 1
+
+
+def fill(store: Store) -> None:
+    """Leave room for a few small records only."""
+    pages = store._sink._connection.execute("PRAGMA page_count").fetchone()[0]
+    store._sink._connection.execute(f"PRAGMA max_page_count = {pages + 20}")
+
+
+def test_a_turn_is_not_acknowledged_without_what_it_refers_to(tmp_path: Path) -> None:
+    """An image for which the disk has no room fails the small turn that shows it, not the next."""
+    with Store(tmp_path) as store:
+        store.begin_session(record()).wait()
+        fill(store)
+        name, image = store.put_blob(bytes(1_000_000), "image/png")
+        shown = store.append_turn("s", turn(0)).after(image)
+        with pytest.raises(StoreError, match="full"):
+            shown.wait()
+        assert "full" in str(shown.error)
+        with pytest.raises(StoreError, match="full"):
+            store.append_turn("s", turn(1)).after(shown).wait()
+        store.append_turn("s", turn(2)).wait()
+    with Run(tmp_path) as run:
+        assert name not in run.blobs()
+
+
+class Camera(Env):
+    """Shows an image of a megabyte."""
+
+    async def reset(self, task: Task, seed: int | None) -> str:
+        del task, seed
+        return "look"
+
+    async def respond(self, message: Message) -> ToolResult:
+        del message
+        return ToolResult(content=["a view", Image(bytes(1_000_000), "image/png")])
+
+    async def verify(self) -> float:
+        return 1.0
+
+
+async def test_a_lost_image_fails_the_step_that_shows_it(tmp_path: Path) -> None:
+    """A session does not go on over an image that a full disk did not take."""
+    spec = EnvSpec(id=f"{__name__}:Camera")
+
+    async def play(store: Store) -> None:
+        async with Session(spec, Task(id="t"), store=store) as session:
+            fill(store)
+            await session.step(Reply(message={"role": "assistant", "content": "there"}))
+
+    async with Store(tmp_path) as store:
+        with pytest.raises(StoreError, match="full"):
+            await play(store)
 
 
 async def test_cancelled_waiter_does_not_lose_the_write(
