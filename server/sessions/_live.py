@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import time
 from collections import defaultdict
@@ -220,8 +221,7 @@ class LiveSession:
         except asyncio.CancelledError:
             self._lost(flight, call, exchange)
             if flight.turns and flight.state == "running":  # recorded, so it can be replayed
-                for index in flight.turns:
-                    self.recorder.amend(index, delivery="orphan")
+                self._orphan(flight)
                 flight.end("failed" if not flight.seen[0].answered else "complete")
             raise
         except Refused as error:
@@ -231,6 +231,7 @@ class LiveSession:
             self._lost(flight, call, exchange)
             self._fail(flight, dialect, writer, exchange, refused)
         except StoreError as error:
+            self._orphan(flight)  # it may be stored, but not all that it refers to
             refused = Refused(500, f"the turn could not be recorded: {error}", kind="api_error")
             self._fail(flight, dialect, writer, exchange, refused)
         except Exception as error:  # boundary: one call's failure must not affect the others
@@ -419,6 +420,12 @@ class LiveSession:
             self._record(flight, call, exchange, "orphan")
         except (InvalidInput, StoreError):
             self._settings.log.exception("session %s: an orphan could not be recorded", self.id)
+
+    def _orphan(self, flight: Flight) -> None:
+        """Note that the client does not receive what was recorded of a call."""
+        with contextlib.suppress(StoreError):  # nothing more can be recorded then
+            for index in flight.turns:
+                self.recorder.amend(index, delivery="orphan")
 
     def _renamed_in(self, choice: Choice) -> dict[str, str]:
         found = {}

@@ -373,7 +373,8 @@ async def test_an_image_that_the_disk_does_not_take_fails_its_call(tmp_path: Pat
         await w.chat([message], tools=[ADD])
         await w.close()
     with Run(tmp_path) as run:
-        turn = run.session("s").turns[-1]
+        lost, turn = run.session("s").turns
+        assert (lost.delivery, turn.delivery) == ("orphan", "delivered")
         assert turn.wire is not None
         assert {turn.wire.tools, *blob_hashes(turn.context)} == set(run.blobs())
 
