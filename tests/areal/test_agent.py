@@ -48,7 +48,7 @@ def test_an_environment_is_played_through_the_proxy(
     tiny: Any, proxy: tuple[Any, str], tmp_path: Path
 ) -> None:
     """Each completion's row has its turn's return, and the session is in the store."""
-    agent = EnvAgent("test/areal", tmp_path, deriver="step_reward", max_tokens=8)
+    agent = EnvAgent("test/areal", tmp_path, deriver="step_reward", max_tokens=16)
     (trajectory,) = rollout(proxy, agent, task_dataset(some(1)))
     with Run(tmp_path) as run:
         (tree,) = [run.session(s.record.id) for s in run.summaries()]
@@ -66,7 +66,7 @@ def test_an_environment_is_played_in_another_process(
     proxy: tuple[Any, str], tmp_path: Path
 ) -> None:
     """AReaL's subprocesses give address and key through the environment only."""
-    agent = EnvAgent("tests.areal.worlds:Moody", tmp_path, max_tokens=8)
+    agent = EnvAgent("tests.areal.worlds:Moody", tmp_path, max_tokens=16)
     (trajectory,) = rollout(proxy, agent, task_dataset(some(1)))
     assert trajectory["input_ids"].shape[0] == 3
     with Run(tmp_path) as run:
@@ -78,7 +78,7 @@ def test_an_environment_is_played_in_another_process(
 )
 def test_areal_sees_one_conversation(proxy: tuple[Any, str], tmp_path: Path) -> None:
     """The messages come back to AReaL as it sent them: its tree of completions is one path."""
-    agent = EnvAgent("test/areal", tmp_path, max_tokens=8)
+    agent = EnvAgent("test/areal", tmp_path, max_tokens=16)
     (trajectory,) = rollout(proxy, agent, task_dataset(some(1)))
     assert trajectory["input_ids"].shape[0] == 1
     with Run(tmp_path) as run:
@@ -90,7 +90,7 @@ def test_a_failed_session_is_rejected_and_not_a_zero(
     proxy: tuple[Any, str], tmp_path: Path
 ) -> None:
     """An environment that fails gives no trajectory; the store has the cause."""
-    agent = EnvAgent("test/areal", tmp_path, max_tokens=8)
+    agent = EnvAgent("test/areal", tmp_path, max_tokens=16)
     assert rollout(proxy, agent, task_dataset(some(1, **{"break": 0}))) == [None]
     with Run(tmp_path) as run:
         (summary,) = run.summaries()
@@ -100,7 +100,7 @@ def test_a_failed_session_is_rejected_and_not_a_zero(
 def test_failing_sessions_end_the_training(proxy: tuple[Any, str], tmp_path: Path) -> None:
     """AReaL would sample for ever; after some failures in a row its executor is stopped."""
     made, address = proxy
-    agent = EnvAgent("test/areal", tmp_path, max_tokens=8, give_up=4)
+    agent = EnvAgent("test/areal", tmp_path, max_tokens=16, give_up=4)
     flow = made._resolve_workflow(agent, None, 1, proxy_addr=address)
     batch = partial(made.prepare_batch, loader(some(60, **{"break": "all"})), flow, group_size=1)
     said = within(WITHIN, raised, batch)

@@ -41,7 +41,7 @@ def workflow(tiny: Any, store: Path, env: str = "test/areal", **options: Any) ->
 
     settings = {
         "samples": 3,
-        "gconfig": GenerationHyperparameters(max_new_tokens=8, max_tokens=512),
+        "gconfig": GenerationHyperparameters(max_new_tokens=16, max_tokens=512),
         **options,
     }
     return TrajgymWorkflow(env, tiny.tokenizer, store, **settings)
@@ -329,7 +329,7 @@ def test_named_by_a_string_it_shares_one_run(
         "tokenizer": tiny.path,
         "store": str(tmp_path),
         "samples": 2,
-        "gconfig": {"max_new_tokens": 8, "max_tokens": 512},
+        "gconfig": {"max_new_tokens": 16, "max_tokens": 512},
         "deriver": {"name": "grpo", "settings": {}},
         "budgets": {"turns": 2},
     }
@@ -414,7 +414,7 @@ def test_a_full_context_cuts_a_session_and_it_is_scored(
     from trajgym.adapters.areal import TrajgymWorkflow
 
     long = some(1)[0].model_copy(update={"data": {"answer": "so " * 60}})
-    flow = workflow(tiny, tmp_path, gconfig={"max_new_tokens": 8, "max_tokens": 400})
+    flow = workflow(tiny, tmp_path, gconfig={"max_new_tokens": 16, "max_tokens": 400})
     assert isinstance(flow, TrajgymWorkflow)
     (trajectory,) = within(WITHIN, engine().rollout_batch, _data([long]), flow)
     assert trajectory["input_ids"].shape[0] == 3

@@ -63,7 +63,7 @@ def config(folder: Any, **options: Any) -> Any:
         "gradient_checkpointing": False,
         "save_strategy": "no",
         "num_generations": 2,
-        "max_completion_length": 8,
+        "max_completion_length": 16,
         "disable_tqdm": True,
         "learning_rate": 1e-3,
         "logging_steps": 1,

@@ -46,7 +46,7 @@ class Recorded(NamedTuple):
 def record(tiny: Tiny, folder: Path, spec: Any = SPEC, **options: Any) -> Recorded:
     """Let the tiny model play and return what was recorded."""
     policy = TokenPolicy(
-        LocalEngine(tiny.model(), version=3), TemplateRenderer(tiny.tokenizer), max_tokens=8
+        LocalEngine(tiny.model(), version=3), TemplateRenderer(tiny.tokenizer), max_tokens=16
     )
 
     async def play() -> None:
