@@ -189,7 +189,7 @@ class Runner:
         self._interrupts: dict[str, _Running] = {}
         self._holds = ExitStack()
         self._supervisor: asyncio.Task[None] | None = None
-        self._told = False
+        self._raised = False
         """Whether the supervisor's failure was raised to the caller."""
         self._hooks = SessionHooks(
             slots=self._slots,
@@ -263,7 +263,7 @@ class Runner:
         finally:
             if supervisor.done() and not supervisor.cancelled():
                 failure = supervisor.exception()  # seen: __anext__ raised it, or it is logged
-                if failure is not None and not self._told:
+                if failure is not None and not self._raised:
                     _log.error("the runner failed before it was left", exc_info=failure)
             await close_runs([place.spec for place in self.places.all.values()], error)
 
@@ -314,7 +314,7 @@ class Runner:
             return await self._delivered(self._ready.get_nowait()[1])
         if supervisor.cancelled():
             raise RunIncomplete("the runner's task was cancelled before the run was finished")
-        self._told = True
+        self._raised = True
         await supervisor
         raise StopAsyncIteration
 

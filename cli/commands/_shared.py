@@ -56,7 +56,7 @@ __all__ = ["SharedOptions"]
 
 @dataclass(frozen=True, kw_only=True)
 class SharedOptions:
-    """What `collect` and `eval` are told about environments, models and budgets.
+    """The options of `collect` and `eval` for environments, models and budgets.
 
     The order of the fields is that of the options in ``--help``.
     """

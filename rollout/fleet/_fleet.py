@@ -188,7 +188,7 @@ class Fleet:
         self._background: set[asyncio.Task[None]] = set()
         self._run: Run | None = None
         self._supervisor: asyncio.Task[None] | None = None
-        self._told = False
+        self._raised = False
         """Whether the supervisor's failure was raised to the caller."""
 
     # Hooks for trainers -------------------------------------------------------------------
@@ -304,7 +304,7 @@ class Fleet:
         finally:
             if supervisor.done() and not supervisor.cancelled():
                 failure = supervisor.exception()  # seen: __anext__ raised it, or it is logged
-                if failure is not None and not self._told:
+                if failure is not None and not self._raised:
                     _log.error("the fleet failed before it was left", exc_info=failure)
             if self._run is not None:
                 self._run.close()
@@ -362,7 +362,7 @@ class Fleet:
             return heappop(self._ready)[1]
         if supervisor.cancelled():
             raise RunIncomplete("the fleet's task was cancelled before the run was finished")
-        self._told = True
+        self._raised = True
         await supervisor
         return None
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import load_golden
 from trajgym.envs import Budgets, Env, EnvSpec, Reply, ToolResult, register, tool
 from trajgym.rewards import TreeGRPO, apply
 from trajgym.rewards.trees import fork_points
@@ -42,6 +43,7 @@ from trajgym.trajectory import (
     SessionTree,
     Store,
     Task,
+    Usage,
     build_rows,
     validate_row,
 )
@@ -356,6 +358,20 @@ async def test_text_turns_have_no_surprisal(tmp_path: Path) -> None:
         for tree in sessions:
             assert endings(tree) == ["completed", "failed:fork"]
             assert "use TreeExpansion" in causes(tree)[1]
+
+
+@pytest.mark.parametrize("expansion", [SurprisalExpansion(), EntropyExpansion(base=1.0)])
+def test_a_turn_for_which_nothing_was_sampled_is_passed_over(expansion: Expansion) -> None:
+    """The turns with ids are chosen from, as if it were not there."""
+    tree, _ = load_golden("truncated")
+    last = tree.turns[2]
+    last.tokens, last.calls, last.message = None, [], {"role": "assistant", "content": ""}
+    last.usage = Usage(prompt_tokens=9, completion_tokens=0)
+    planned = expansion.plan(tree, 1, random.Random(0))
+    assert set(planned) <= {tree.turns[0].parent, tree.turns[1].parent}
+    last.usage = None
+    with pytest.raises(InvalidInput, match="turn 2 is a text turn"):
+        expansion.plan(tree, 1, random.Random(0))
 
 
 async def test_surprising_turns_are_sampled_again(tmp_path: Path) -> None:
