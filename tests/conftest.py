@@ -50,6 +50,16 @@ def pytest_report_to_serializable() -> Generator[None, Any, Any]:
     return sendable((yield))
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name a test with binary data after the data's size.
+
+    All workers must collect the same names, and what a compressor makes differs with the time.
+    """
+    if isinstance(val, bytes) and not val.decode("latin-1").isprintable():
+        return f"{argname}-{len(val)}-bytes"
+    return None
+
+
 GOLDEN = Path(__file__).parent / "golden"
 GOLDEN_NAMES = sorted(path.stem for path in GOLDEN.glob("*.json"))
 
