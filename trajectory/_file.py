@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from trajgym.trajectory._codec import encode
-from trajgym.trajectory._database import connect_writer, lock_path, translated
+from trajgym.trajectory._database import TURN_BITS, connect_writer, lock_path, translated
 from trajgym.trajectory._errors import StoreError, StoreLocked
 from trajgym.trajectory._records import Status
 from trajgym.trajectory._run import Run
@@ -50,6 +50,13 @@ _SQL: dict[Statement, str] = {
     "meta": "INSERT OR REPLACE INTO meta VALUES (?, ?)",
 }
 
+_LAST_KEY = f"""
+SELECT max(coalesce((SELECT max(key) FROM sessions), 0),
+           coalesce((SELECT max(session) FROM attempts), 0),
+           coalesce((SELECT max(key) >> {TURN_BITS} FROM turns), 0))
+"""
+"""The largest key in use, also by what is left of a session whose record was not written."""
+
 
 class Write(NamedTuple):
     """One statement and its values."""
@@ -62,7 +69,7 @@ class Sink(Protocol):
     """What takes the writes of a store."""
 
     last_key: int
-    """The largest key of a session that is stored."""
+    """The largest key of a session that is in use."""
 
     def commit(self, writes: Sequence[Write]) -> Mapping[int, str]:
         """Make writes durable; blocks. Return why some were not written, by position."""
@@ -100,8 +107,7 @@ class StoreFile:
             raise
         try:
             with translated(path):
-                last = self._connection.execute("SELECT max(key) FROM sessions").fetchone()[0]
-            self.last_key = int(last or 0)
+                (self.last_key,) = self._connection.execute(_LAST_KEY).fetchone()
             self._close_interrupted()
         except BaseException:
             self.close()

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from trajgym.trajectory._file import Sink, Statement
+    from trajgym.trajectory._tree import SessionTree
 
 __all__ = ["Ack", "Store"]
 
@@ -49,7 +50,8 @@ _LAZY_SECONDS = 0.05
 class Ack:
     """The pending result of one write: await it or call :meth:`wait`; then the write is durable.
 
-    Cancelling the wait does not cancel the write.
+    Cancelling the wait does not cancel the write. If it fails and nothing asks for its result,
+    closing the store raises the error.
     """
 
     __slots__ = ("_done", "_earlier", "_error", "_lock", "_store", "_waiters")
@@ -70,7 +72,10 @@ class Ack:
     @property
     def error(self) -> StoreError | None:
         """Why the write failed, or one that it refers to; None if that is not (yet) so."""
-        return self._error or next((one.error for one in self._earlier if one.error), None)
+        if self._error is not None:
+            self._store._unreported.pop(self, None)
+            return self._error
+        return next((error for one in self._earlier if (error := one.error)), None)
 
     def after(self, *earlier: Ack) -> Ack:
         """Return this write, which fails if an earlier one fails: it refers to what that stores.
@@ -110,8 +115,12 @@ class Ack:
         self._check()
 
     def _check(self) -> None:
-        if (error := self._error if not self._earlier else self.error) is not None:
+        if (self._error is not None or self._earlier) and (error := self.error) is not None:
             raise error
+
+    @property
+    def _awaited(self) -> bool:
+        return any(isinstance(one, threading.Event) or not one.cancelled() for one in self._waiters)
 
 
 class Store(Closing):
@@ -152,6 +161,7 @@ class Store(Closing):
         self._delayed: asyncio.TimerHandle | None = None
         self._closing = False
         self._broken: StoreError | None = None
+        self._unreported: dict[Ack, None] = {}  # failed, and nothing has asked for it
         self._keys: dict[str, int] = {}
         self._next_turn: dict[str, int] = {}
         self._reader: Run | None = None
@@ -176,6 +186,8 @@ class Store(Closing):
     def begin_session(self, record: SessionRecord) -> Ack:
         """Store a session's record and its attempt 0 with status ``running``.
 
+        If the write fails, the store does not know the session, and it can be begun again.
+
         Raises:
             InvalidInput: the store already has a session with that id.
         """
@@ -186,8 +198,19 @@ class Store(Closing):
         self._next_key += 1
         self._next_turn[record.id] = 0
         ack = self._write("session", key, record.id, body)
-        self.put_attempt(record.id, Attempt())
-        return ack
+        return ack.after(self.put_attempt(record.id, Attempt()))
+
+    def put_session(self, tree: SessionTree) -> Ack:
+        """Store a whole session: its record, its turns and its attempts.
+
+        Raises:
+            InvalidInput: the store has a session with that id, or a turn or an attempt is invalid.
+        """
+        session = tree.record.id
+        acks = [self.begin_session(tree.record)]
+        acks += [self.append_turn(session, turn) for turn in tree.turns]
+        acks += [self.put_attempt(session, attempt) for attempt in tree.attempts]
+        return acks.pop().after(*acks)
 
     def append_turn(self, session: str, turn: Turn) -> Ack:
         """Store a turn. Await the result before passing the observation to the policy.
@@ -337,7 +360,11 @@ class Store(Closing):
         return Run(self._run_path)
 
     def close(self) -> None:
-        """Finish pending writes, close the file and release the lock. Idempotent; blocks."""
+        """Finish pending writes, close the file and release the lock. Idempotent; blocks.
+
+        Raises:
+            StoreError: writes failed whose result nothing has asked for. The store is closed.
+        """
         with self._wake:
             if self._closing:
                 return
@@ -348,10 +375,27 @@ class Store(Closing):
         if self._reader is not None:
             self._reader.close()
         self._sink.close()
+        if self._unreported:
+            first = next(iter(self._unreported))._error
+            raise StoreError(
+                f"{self.path}: {len(self._unreported)} writes for which nothing waited have "
+                f"failed, the first with: {first}"
+            )
 
     async def aclose(self) -> None:
-        """Close without blocking the event loop."""
+        """Close without blocking the event loop; see :meth:`close`."""
         await asyncio.shield(asyncio.to_thread(self.close))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except StoreError as error:
+            _add_to(value, error)
 
     async def __aenter__(self) -> Self:
         return self
@@ -362,7 +406,10 @@ class Store(Closing):
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.aclose()
+        try:
+            await self.aclose()
+        except StoreError as error:
+            _add_to(value, error)
 
     # Implementation -----------------------------------------------------------------------
 
@@ -466,9 +513,17 @@ class Store(Closing):
         failed = self._sink.commit([write for write, _ in batch])
         if failed:
             for at, text in failed.items():
-                self._settle([batch[at][1]], StoreError(f"{self.path}: not written: {text}"))
+                write, ack = batch[at]
+                if write.statement == "session":
+                    self._forget(write.values[1])
+                self._settle([ack], StoreError(f"{self.path}: not written: {text}"))
             batch = [pair for at, pair in enumerate(batch) if at not in failed]
         self._settle([ack for _, ack in batch])
+
+    def _forget(self, session: str) -> None:
+        """Let a session that could not be stored be begun again, and be unknown until then."""
+        self._keys.pop(session, None)
+        self._next_turn.pop(session, None)
 
     def _settle(self, acks: Sequence[Ack], error: StoreError | None = None) -> None:
         futures: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = defaultdict(list)
@@ -476,6 +531,8 @@ class Store(Closing):
             for ack in acks:
                 ack._error = error
                 ack._done = True
+                if error is not None and not ack._awaited:
+                    self._unreported[ack] = None
                 for waiter in ack._waiters:
                     if isinstance(waiter, threading.Event):
                         waiter.set()
@@ -499,6 +556,13 @@ def _resolve(futures: Sequence[asyncio.Future[None]]) -> None:
     for future in futures:
         if not future.done():
             future.set_result(None)
+
+
+def _add_to(raised: BaseException | None, error: StoreError) -> None:
+    """Raise a store's error, or add it to an exception that is being raised."""
+    if raised is None:
+        raise error
+    raised.add_note(str(error))
 
 
 def _check_outcome(outcome: Outcome, where: str) -> None:

@@ -183,12 +183,7 @@ class _Writer:
         self._write(tree)
 
     def _write(self, tree: SessionTree) -> None:
-        self._store.begin_session(tree.record)
-        for turn in tree.turns:
-            self._store.append_turn(tree.record.id, turn)
-        for attempt in tree.attempts:
-            ack = self._store.put_attempt(tree.record.id, attempt)
-        ack.wait()
+        self._store.put_session(tree).wait()
         self._report.sessions += 1
         self._report.turns += len(tree.turns)
         self._report.exact += sum(turn.exact for turn in tree.turns)

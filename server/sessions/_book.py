@@ -99,16 +99,17 @@ class SessionBook:
         store = self.settings.store
         if session_id in self._taken:
             raise Refused(409, f"session {session_id!r} is in this store already")
-        kept = store.put_task(task)
-        try:
-            begun = store.begin_session(record).after(kept)
-        except InvalidInput as error:
-            raise Refused(409, str(error)) from error
         self._taken.add(session_id)
+        try:
+            await store.put_task(task)
+            await store.begin_session(record)
+        except InvalidInput as error:  # a runner in this process has begun it
+            raise Refused(409, str(error)) from error
+        except BaseException:  # it is not in the store, so that it can be created again
+            self._taken.discard(session_id)
+            raise
         session = LiveSession(record, Attempt(), [], self.settings)
-        self._live[session_id] = session
-        await begun
-        return session
+        return self._live.setdefault(session_id, session)  # a request may have loaded it meanwhile
 
     def find(self, session_id: str) -> LiveSession:
         """Return a session, open or closed.

@@ -379,6 +379,35 @@ async def test_an_image_that_the_disk_does_not_take_fails_its_call(tmp_path: Pat
         assert {turn.wire.tools, *blob_hashes(turn.context)} == set(run.blobs())
 
 
+@pytest.mark.parametrize("large", ["task", "labels"])
+async def test_a_session_that_the_disk_does_not_take_can_be_created_again(
+    tmp_path: Path, large: str
+) -> None:
+    """No calls are recorded for what is not stored; the same id is accepted once there is room."""
+    text = "z" * 400_000
+    fields = (
+        {"labels": {"text": text}}
+        if large == "labels"
+        else {"task": {"id": "t", "data": {"text": text}}}
+    )
+    async with world(tmp_path, [DONE]) as w:
+        disk = w.app.settings.store._sink._connection
+        pages = disk.execute("PRAGMA page_count").fetchone()[0]
+        disk.execute(f"PRAGMA max_page_count = {pages + 20}")
+        body = {"id": "s", **fields}
+        await w.post("/api/sessions", body, status=500)
+        await w.chat([USER], status=404)
+        disk.execute("PRAGMA max_page_count = 1000000")
+        await w.create(**fields)
+        await w.post("/api/sessions", body, status=409)
+        await w.chat([USER])
+        await w.close()
+    with Run(tmp_path) as run:
+        assert not run.check()
+        (tree,) = run.sessions()
+        assert len(tree.turns) == 1
+
+
 async def test_a_slow_loris_is_cut_off(tmp_path: Path, forward: Forward) -> None:
     """Connections without headers and slow bodies are closed; others are served meanwhile."""
     limits = Limits(header_seconds=300, body_seconds=300)

@@ -20,8 +20,4 @@ def turn(index: int, text: str = "x") -> Turn:
 
 
 def write_golden(store: Store, tree: SessionTree) -> None:
-    store.begin_session(tree.record)
-    for one in tree.turns:
-        store.append_turn(tree.record.id, one)
-    for attempt in tree.attempts:
-        store.put_attempt(tree.record.id, attempt).wait()
+    store.put_session(tree).wait()

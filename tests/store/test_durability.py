@@ -6,10 +6,12 @@ import asyncio
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,12 @@ import pytest
 from tests.store.records import record, turn, write_golden
 from trajgym.envs import Env, EnvSpec, Image, Reply, Session, ToolResult
 from trajgym.trajectory import (
+    Attempt,
     InvalidInput,
     Message,
     Run,
     SessionTree,
+    Status,
     Store,
     StoreError,
     StoreLocked,
@@ -156,6 +160,92 @@ def test_a_turn_is_not_acknowledged_without_what_it_refers_to(tmp_path: Path) ->
         store.append_turn("s", turn(2)).wait()
     with Run(tmp_path) as run:
         assert name not in run.blobs()
+
+
+def test_a_failed_write_that_nothing_waited_for_is_raised_by_close(tmp_path: Path) -> None:
+    """What a caller did not ask for is reported at the end, and what it was given is not again."""
+    store = Store(tmp_path)
+    store.begin_session(record()).wait()
+    fill(store)
+    dropped = store.append_turn("s", turn(0, "z" * 1_000_000))
+    with pytest.raises(StoreError, match="full"):
+        store.append_turn("s", turn(1, "z" * 1_000_000)).wait()
+    with pytest.raises(StoreError, match=r"1 writes .* have failed, the first with: .*full"):
+        store.close()
+    assert dropped.done
+    store.close()
+
+
+def test_an_error_of_close_does_not_replace_the_callers(tmp_path: Path) -> None:
+    """An exception inside `with` is raised, with a note of what could not be written."""
+
+    def failing() -> None:
+        with Store(tmp_path) as store:
+            store.begin_session(record()).wait()
+            fill(store)
+            store.append_turn("s", turn(0, "z" * 1_000_000))
+            raise KeyError("ours")
+
+    with pytest.raises(KeyError) as caught:
+        failing()
+    assert "full" in caught.value.__notes__[0]
+
+
+async def test_a_cancelled_wait_leaves_its_failure_to_close(tmp_path: Path) -> None:
+    """Also where the waiter was cancelled, and with `async with`."""
+
+    async def one(store: Store) -> None:
+        await store.append_turn("s", turn(0, "z" * 1_000_000))
+
+    async def cancelled() -> None:
+        async with Store(tmp_path) as store:
+            await store.begin_session(record())
+            fill(store)
+            with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")  # the store's writer waits
+                waiter = asyncio.create_task(one(store))
+                await asyncio.sleep(0)
+                waiter.cancel()
+                await asyncio.wait([waiter])
+
+    with pytest.raises(StoreError, match="full"):
+        await cancelled()
+
+
+def test_a_session_that_was_not_stored_can_be_begun_again(tmp_path: Path) -> None:
+    """Its id is free, nothing is added to it until then, and no later session gets its rows."""
+    large = record()
+    large.labels = {"text": "z" * 1_000_000}
+    with Store(tmp_path) as store:
+        store.begin_session(record("other")).wait()
+        fill(store)
+        with pytest.raises(StoreError, match="full"):
+            store.begin_session(large).wait()
+        with pytest.raises(InvalidInput, match="no session 's'"):
+            store.append_turn("s", turn(0))
+    with Store(tmp_path) as store:
+        store.begin_session(record("third")).wait()
+        store.begin_session(large).wait()
+        store.append_turn("s", turn(0)).wait()
+        store.append_turn("third", turn(0, "own")).wait()
+    with Run(tmp_path) as run:
+        assert [len(run.session(name).turns) for name in ("s", "third", "other")] == [1, 1, 0]
+        assert not run.check()
+
+
+def test_a_whole_session_is_stored_or_refused(tmp_path: Path) -> None:
+    """A turn that does not fit fails the session's write, although what follows it fits."""
+    ended = Attempt(leaf=2, status=Status("completed"))
+    tree = SessionTree(record(), [turn(0), turn(1, "z" * 1_000_000), turn(2)], [ended])
+    with Store(tmp_path) as store:
+        store.begin_session(record("other")).wait()
+        fill(store)
+        with pytest.raises(StoreError, match="full"):
+            store.put_session(tree).wait()
+    with Store(tmp_path / "whole") as store:
+        store.put_session(tree).wait()
+    with Run(tmp_path / "whole") as run:
+        assert run.session("s").to_json() == tree.to_json()
 
 
 class Camera(Env):

@@ -101,16 +101,11 @@ def _put_session(store: Store, row: dict[str, Any], turns: list[dict[str, Any]])
     plain = [_turn(turn) for turn in turns]
     tokens = [turn.pop("tokens", None) for turn in plain]
     tree = SessionTree.from_json({"session": _known(row), "turns": plain, "attempts": attempts})
-    store.begin_session(tree.record)
+    if not tree.attempts:
+        raise InvalidInput(f"data set: session {session!r} has no attempt")
     for turn, ids in zip(tree.turns, tokens, strict=True):
         turn.tokens = None if ids is None else TurnTokens.from_json(ids)
-        store.append_turn(session, turn)
-    ack = None
-    for one in tree.attempts:
-        ack = store.put_attempt(session, one)
-    if ack is None:
-        raise InvalidInput(f"data set: session {session!r} has no attempt")
-    return ack
+    return store.put_session(tree)
 
 
 def _turn(row: dict[str, Any]) -> dict[str, Any]:
