@@ -11,7 +11,6 @@ from trajgym.envs._runs import close_runs, open_runs
 from trajgym.envs.faults import contained
 from trajgym.rollout._dispatch import Dispatcher
 from trajgym.rollout._drive import SessionHooks
-from trajgym.rollout._policy import AttemptPolicy
 from trajgym.rollout._progress import Progress
 from trajgym.rollout._running import RunningSessions
 from trajgym.rollout._sample import OpenGroup, run_sample
@@ -170,9 +169,7 @@ class Runner:
     # The iterator -------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        if isinstance(self.policy, AttemptPolicy):
-            for place in self.places.all.values():
-                self.policy.check(place.spec, place.settings)
+        self.places.check(self.policy)
         known = await self._claim()
         places = self.places
         await open_runs(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
 from trajgym.envs.faults import contained
-from trajgym.rollout._policy import AttemptPolicy
 from trajgym.rollout._resume import without_writers
 from trajgym.rollout._sealed import SealedGroup, as_delivered
 from trajgym.rollout._settings import RunSettings
@@ -231,9 +230,7 @@ class Fleet:
         with contained():
             policy = self._make_policy()
         async with policy:
-            if isinstance(policy, AttemptPolicy):
-                for place in self.places.all.values():
-                    policy.check(place.spec, place.settings)
+            self.places.check(policy)
             self._store = store = await asyncio.to_thread(Store, self._out)
             try:
                 await without_writers(store, self.limits.stop)
