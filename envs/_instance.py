@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trajgym.envs._execute import Execution, content_parts
 from trajgym.envs._plain import plain_message, readable
 from trajgym.envs._results import as_facts, as_result, as_snapshot
+from trajgym.envs._stoppable import stoppable
 from trajgym.envs._tools import ToolResult, tools_of
 from trajgym.envs.faults import contained
 from trajgym.trajectory._internal import replace_surrogates
@@ -99,6 +100,20 @@ class Instance:
         """Take a snapshot, within the environment's deadline for a reset."""
         async with asyncio.timeout(env.reset_seconds):
             return as_snapshot(await self.worker.call(env.snapshot))
+
+    async def discard(self, snapshots: Sequence[str]) -> None:
+        """Delete snapshots, within the environment's deadline to close. Failures are logged."""
+        kind = self.spec.resolve()
+        try:
+            async with asyncio.timeout(kind.close_seconds):
+                with contained():
+                    await stoppable(
+                        kind.discard_snapshots(self.spec.config, list(snapshots)),
+                        "discard_snapshots()",
+                        seconds=kind.cancel_seconds,
+                    )
+        except Exception:  # noqa: BLE001 - boundary: the attempts have ended, however this fails
+            _log.exception("session %s: deleting its snapshots failed", self._ledger.record.id)
 
     def execution(self, env: Env, message: Message, remaining: Remaining) -> Execution:
         """Return the execution of an assistant message, which is yet to be run."""

@@ -537,25 +537,10 @@ class Session:
         try:
             await self._leave(error)
         finally:
-            if not self._is_fork:
-                await self._discard_snapshots()
-
-    async def _discard_snapshots(self) -> None:
-        """Delete the snapshots of all attempts; rivals are only opened while the session is."""
-        taken = dict.fromkeys(turn.snapshot for turn in self._ledger.turns if turn.snapshot)
-        if not taken:
-            return
-        env = self.spec.resolve()
-        try:
-            async with asyncio.timeout(env.close_seconds):
-                with contained():
-                    await stoppable(
-                        env.discard_snapshots(self.spec.config, list(taken)),
-                        "discard_snapshots()",
-                        seconds=env.cancel_seconds,
-                    )
-        except Exception:  # noqa: BLE001 - boundary: the attempts have ended, however this fails
-            _log.exception("session %s: deleting its snapshots failed", self.id)
+            # Rivals are only opened while the session is.
+            taken = dict.fromkeys(turn.snapshot for turn in self._ledger.turns if turn.snapshot)
+            if taken and not self._is_fork:
+                await self._instance.discard(list(taken))
 
     async def _leave(self, error: BaseException | None) -> None:
         inner: list[Session] = [*self._forks, *self.spawned]

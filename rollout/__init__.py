@@ -25,12 +25,15 @@ from trajgym.rollout._policy import (
     PolicyRequest,
     PolicyUnavailable,
 )
+from trajgym.rollout._progress import Progress
 from trajgym.rollout._rescore import Rescored, RescoreReport, rescore
 from trajgym.rollout._retry import Limiter, Retry
-from trajgym.rollout._runner import Progress, RunIncomplete, Runner, SealedGroup
+from trajgym.rollout._runner import Runner
 from trajgym.rollout._sample import OpenGroup, group_id, run_sample
 from trajgym.rollout._scripted import ScriptedPolicy, call, say
+from trajgym.rollout._sealed import SealedGroup
 from trajgym.rollout._settings import RunKeywords, RunSettings
+from trajgym.rollout._supervisor import RunIncomplete
 from trajgym.rollout._sync import collect_sync
 from trajgym.rollout._token_policy import TokenPolicy
 from trajgym.rollout.annotators._annotate import annotate

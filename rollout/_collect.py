@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from trajgym.rollout._resume import without_writers
-from trajgym.rollout._runner import Progress, Runner
+from trajgym.rollout._runner import Runner
 from trajgym.rollout._settings import RunSettings
 from trajgym.trajectory import Run, Store
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from trajgym.envs import EnvSpec
     from trajgym.rollout._policy import Policy
+    from trajgym.rollout._progress import Progress
     from trajgym.rollout._settings import RunKeywords
     from trajgym.rollout.mixture import Mixture
     from trajgym.trajectory import Task

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from trajgym.rollout._policy import AttemptPolicy
 from trajgym.rollout.mixture._mixture import Mixture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from trajgym.envs import Env, EnvSpec
+    from trajgym.rollout._policy import Policy
     from trajgym.rollout._settings import RunSettings
     from trajgym.trajectory import Task
 
@@ -86,6 +88,16 @@ class Places:
         """
         name = "" if self.mixture is None else self.mixture.part_of(task).name
         return self.all[name]
+
+    def check(self, policy: Policy) -> None:
+        """Refuse a policy that can't run attempts in one of the environments.
+
+        Raises:
+            InvalidInput: it can't; see :meth:`AttemptPolicy.check`.
+        """
+        if isinstance(policy, AttemptPolicy):
+            for place in self.all.values():
+                policy.check(place.spec, place.settings)
 
     @property
     def cancel_seconds(self) -> float:

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self, Unpack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 from trajgym.envs._runs import close_runs, open_runs
-from trajgym.envs.faults import contained, stoppable
-from trajgym.rewards import TurnTable
+from trajgym.envs.faults import contained
 from trajgym.rollout._dispatch import Dispatcher
 from trajgym.rollout._drive import SessionHooks
-from trajgym.rollout._fingerprint import KnownTasks, claim_run
-from trajgym.rollout._places import Place, Places
-from trajgym.rollout._policy import AttemptPolicy
-from trajgym.rollout._resume import Earlier, earlier_groups
-from trajgym.rollout._sample import STALE, OpenGroup, group_id, oldest_version, run_sample
+from trajgym.rollout._progress import Progress
+from trajgym.rollout._running import RunningSessions
+from trajgym.rollout._sample import OpenGroup, run_sample
+from trajgym.rollout._sealed import SealedGroup, as_delivered, without_rejected, without_stale
 from trajgym.rollout._settings import RunSettings
-from trajgym.rollout.mixture import Draws, Mixture
-from trajgym.rollout.rules import SURPLUS, Capacity, Ending, Interrupt
-from trajgym.trajectory import InvalidInput, TrajgymError
-from trajgym.trajectory._internal import first_error, group_html
+from trajgym.rollout._source import GroupSource
+from trajgym.rollout._supervisor import RunIncomplete, Supervisor
+from trajgym.rollout.rules import SURPLUS, Ending
+from trajgym.trajectory import InvalidInput
+from trajgym.trajectory._internal import first_error
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -31,57 +28,21 @@ if TYPE_CHECKING:
         Callable,
         Collection,
         Iterable,
-        Iterator,
-        Mapping,
         Sequence,
     )
     from types import TracebackType
 
     from trajgym.envs import EnvSpec, Session
-    from trajgym.rewards.filters import Filter
+    from trajgym.rollout._places import Place
     from trajgym.rollout._policy import Policy
+    from trajgym.rollout._resume import Earlier
     from trajgym.rollout._settings import RunKeywords
-    from trajgym.trajectory import Group, Member, SessionTree, Store, Task, Turn
+    from trajgym.rollout.mixture import Mixture
+    from trajgym.trajectory import SessionTree, Store, Task
 
-__all__ = ["Progress", "RunIncomplete", "Runner", "SealedGroup"]
+__all__ = ["Runner"]
 
 _log = logging.getLogger(__name__)
-
-
-class SealedGroup(NamedTuple):
-    """A group whose members will not change any more."""
-
-    group: Group
-    sessions: list[SessionTree]
-    """Sessions of the members that count, in the order of their samples."""
-
-    def __repr__(self) -> str:
-        scores = [f"{a.outcome.score:g}" for t in self.sessions for a in t.attempts if a.outcome]
-        return (
-            f"<SealedGroup {self.group.id}: task {self.group.task}, {len(self.sessions)} of "
-            f"{self.group.planned} sessions, scores {', '.join(scores) or 'none'}>"
-        )
-
-    def _repr_html_(self) -> str:
-        return group_html(self.group, self.sessions)
-
-
-class Progress(NamedTuple):
-    """An event, for progress bars and metrics."""
-
-    kind: Literal["began", "turn", "ended", "sealed"]
-    session: str
-    task: str
-    status: str = ""
-    score: float | None = None
-    turn: Turn | None = None
-    """The turn that was recorded, for ``turn``."""
-    cause: str = ""
-    """Why the session failed, for ``ended``."""
-
-
-class RunIncomplete(TrajgymError):
-    """The runner ended with unfinished groups, although :meth:`Runner.stop` was not called."""
 
 
 @dataclass(slots=True, eq=False)
@@ -97,15 +58,6 @@ class _Work:
     trees: dict[int, SessionTree] = field(default_factory=dict)
     number: int = 0
     """How many groups were begun before: of those that are ready, the oldest is delivered first."""
-
-
-class _Running(NamedTuple):
-    """A session that has begun, and what ends it."""
-
-    session: Session
-    interrupt: Interrupt
-    version: int
-    """The policy version at which it began."""
 
 
 class Runner:
@@ -158,47 +110,34 @@ class Runner:
         self.spec = spec
         self.policy = policy
         self.version = 0
-        known = tasks if isinstance(tasks, (list, tuple)) else ()
-        self.places = Places(spec, settings, known)
-        self.draws = draws_of(spec, tasks, settings)
+        self._source = GroupSource(spec, tasks, settings)
+        self.places = self._source.places
+        self.draws = self._source.draws
         """What a mixture draws; None without one."""
-        self.capacity = Capacity(settings.admission)
+        self.capacity = self._source.capacity
         """How many groups have been begun, and may be."""
-        self._source = as_async(() if tasks is None else tasks)
         self._store = store
         self._on_progress = on_progress or (lambda _: None)
         self._allow_changes = allow_changes
-        self._known: KnownTasks | None = None
-        self._slots = asyncio.Semaphore(settings.concurrency)
-        self._earlier: dict[str, Earlier] = {}
-        self._seen: Counter[str] = Counter()
         limits = {name: place.limit for name, place in self.places.all.items()}
         self._jobs: Dispatcher[tuple[_Work, int]] = Dispatcher(limits)
         # A rule of admission bounds what is ready; otherwise a slow consumer delays the workers.
         most = settings.concurrency if settings.admission is None else 0
         self._ready: asyncio.PriorityQueue[tuple[int, SealedGroup]]
         self._ready = asyncio.PriorityQueue(maxsize=most)
-        self._begun = 0
-        """Number of groups that were begun."""
-        self._going = asyncio.Event()
-        self._going.set()
         self._stopping = False
         self._ending = False
         self._open: set[_Work] = set()
-        self._active: set[Session] = set()
-        self._interrupts: dict[str, _Running] = {}
-        self._holds = ExitStack()
-        self._supervisor: asyncio.Task[None] | None = None
-        self._raised = False
-        """Whether the supervisor's failure was raised to the caller."""
+        self._running = RunningSessions()
+        self._supervisor = Supervisor("runner")
         self._hooks = SessionHooks(
-            slots=self._slots,
-            before_turn=self._going.wait,
-            around=self._counted,
+            slots=asyncio.Semaphore(settings.concurrency),
+            before_turn=self._running.going,
+            around=self._running.counted,
             on_begin=lambda session: self._report("began", session),
             on_turn=lambda session: self._report("turn", session),
             on_end=self._ended,
-            interrupt=self._interrupt,
+            interrupt=lambda session: self._running.begin(session, self.version),
         )
 
     # Hooks for trainers -------------------------------------------------------------------
@@ -208,22 +147,19 @@ class Runner:
         if version < self.version:
             raise InvalidInput(f"policy version went back from {self.version} to {version}")
         self.version = version
-        if self._supervisor is None:
+        if not self._supervisor.started:
             self.capacity.recover(version)
-        self._end_outdated()
+        if self.settings.outdated is not None:
+            self._running.end_outdated(self.settings.outdated, version)
         self._jobs.changed.ring()
 
     def pause(self) -> None:
         """Delay new policy calls; running ones continue, without counting the agents' time."""
-        if self._going.is_set():
-            self._going.clear()
-            for session in self._active:
-                self._holds.enter_context(session.clock.hold())
+        self._running.pause()
 
     def resume(self) -> None:
         """Undo :meth:`pause`."""
-        self._holds.close()
-        self._going.set()
+        self._running.resume()
 
     def stop(self) -> None:
         """Start no further sessions; running ones continue, and their groups can be sealed."""
@@ -233,16 +169,14 @@ class Runner:
     # The iterator -------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        if isinstance(self.policy, AttemptPolicy):
-            for place in self.places.all.values():
-                self.policy.check(place.spec, place.settings)
+        self.places.check(self.policy)
         known = await self._claim()
         places = self.places
         await open_runs(
             (place.spec, [task for task in known if places.of(task) is place])
             for place in places.all.values()
         )
-        self._supervisor = asyncio.create_task(self._supervise(), name="trajgym-runner")
+        self._supervisor.start(self._supervise())
         return self
 
     async def __aexit__(
@@ -251,43 +185,19 @@ class Runner:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        supervisor = self._supervisor
-        assert supervisor is not None
         self._ending = True
-        supervisor.cancel()
         try:
-            await asyncio.wait([supervisor])
+            await self._supervisor.cancel()
         except asyncio.CancelledError as cancelled:
             error = cancelled
             raise
         finally:
-            if supervisor.done() and not supervisor.cancelled():
-                failure = supervisor.exception()  # seen: __anext__ raised it, or it is logged
-                if failure is not None and not self._raised:
-                    _log.error("the runner failed before it was left", exc_info=failure)
             await close_runs([place.spec for place in self.places.all.values()], error)
 
     async def _claim(self) -> Sequence[Task]:
         """Compare the run with what is asked for, and read what is finished; return known tasks."""
-        known = [task for place in self.places.all.values() for task in place.tasks]
-        allowed = self._allow_changes
-        await claim_run(self._store, self.places, self.policy, self.settings, allowed)
-        self._known = await asyncio.to_thread(KnownTasks, self._store, allowed)
-        for task in known:
-            self._known.check(task)
-        self._earlier = await asyncio.to_thread(
-            earlier_groups,
-            self._store,
-            keep_failed=self.settings.keep_failed,
-            max_tries=self.settings.max_tries,
-        )
-        if self.draws is not None:
-            await asyncio.to_thread(self._resume, self.draws)
-        return known
-
-    def _resume(self, draws: Draws) -> None:
-        with self._store.read_run() as run:
-            draws.resume(run)
+        await self._source.claim(self._store, self.policy, self._allow_changes)
+        return self._source.known
 
     def __aiter__(self) -> Self:
         return self
@@ -299,9 +209,7 @@ class Runner:
             StoreError: the store can't be written any more.
             RunIncomplete: the runner ended with unfinished groups.
         """
-        supervisor = self._supervisor
-        if supervisor is None:
-            raise RuntimeError("use the runner as a context manager: async with Runner(...)")
+        supervisor = self._supervisor.task
         if self._ready.empty() and not supervisor.done():
             getter = asyncio.ensure_future(self._ready.get())
             try:
@@ -312,10 +220,7 @@ class Runner:
                 getter.cancel()
         if not self._ready.empty():
             return await self._delivered(self._ready.get_nowait()[1])
-        if supervisor.cancelled():
-            raise RunIncomplete("the runner's task was cancelled before the run was finished")
-        self._raised = True
-        await supervisor
+        await self._supervisor.result()
         raise StopAsyncIteration
 
     async def _supervise(self) -> None:
@@ -355,7 +260,7 @@ class Runner:
         try:
             while not self._stopping:
                 await self._until(self._may_read)
-                if (task := await self._next_task()) is None:
+                if (task := await self._source.read(self._jobs.full)) is None:
                     break
                 await self._begin_group(task)
             self._jobs.finish()
@@ -368,20 +273,10 @@ class Runner:
             await self._jobs.changed.wait()
 
     def _may_read(self) -> bool:
-        if not self._jobs.starving:
-            return False
-        draws = self.draws
-        return draws is None or draws.over or (self._admits() and draws.can_draw(self._jobs.full))
+        return self._jobs.starving and self._source.can_read(self.version, self._jobs.full)
 
     def _admits(self) -> bool:
         return self.capacity.admits(self.version)
-
-    async def _next_task(self) -> Task | None:
-        if self.draws is not None:
-            return self.draws.draw(self._jobs.full)
-        with contained():
-            one = anext(self._source, None)
-            return await stoppable(one, "the task source", seconds=self.places.cancel_seconds)
 
     async def _begin_group(self, task: Task) -> None:
         place = self.places.of(task)
@@ -394,33 +289,24 @@ class Runner:
         opened.group.members += earlier.members
         opened.tries.update(earlier.tries)
         scores = dict(earlier.scores)
-        work = _Work(opened, place, earlier.finished, scores, number=self._begun)
+        work = _Work(opened, place, earlier.finished, scores, number=self._source.begin())
         if not opened.waiting:
             self._end_if_enough(work)
-        self._begun += 1
-        self.capacity.begin()
         self._open.add(work)
         await self._store.put_task(task)
         await self._store.put_group(opened.group)
-        if self.draws is not None:
-            await self._store.set_meta(*self.draws.record)
+        await self._source.record(self._store)
         self._jobs.add(place.name, ((work, sample) for sample in sorted(opened.waiting)))
         if not opened.waiting:  # killed between its last session and its sealing
             await self._seal(work)
 
     def _end_group(self, work: _Work, *, accepted: bool) -> None:
-        self.capacity.end(accepted=accepted)
-        if self.draws is not None:
-            self.draws.end(work.open.group.id)
+        self._source.end(work.open.group.id, accepted=accepted)
         self._jobs.changed.ring()
 
     def _group_of(self, task: Task) -> tuple[str, Earlier]:
         """Return the id of a task's next group, and what the run has of it."""
-        assert self._known is not None
-        self._known.check(task)
-        name = group_id(task, self._seen[task.id])
-        self._seen[task.id] += 1
-        return name, self._earlier.pop(name, None) or Earlier()
+        return self._source.group_of(task)
 
     def _left_open(self, group: OpenGroup) -> None:
         """Called when all samples of a group have ended but it can't be sealed."""
@@ -438,8 +324,7 @@ class Runner:
                 hooks=self._hooks,
             )
         except asyncio.CancelledError:
-            assert self._supervisor is not None
-            if self._ending or self._supervisor.cancelling():
+            if self._ending or self._supervisor.task.cancelling():
                 raise
             # User code cancelled the task that it ran in. The session is recorded as cancelled, and
             # the worker continues.
@@ -462,44 +347,11 @@ class Runner:
         if kept is None:
             return
         work.open.end_early(kept, exactly=enough.in_order)
-        group = work.open.group.id
         for sample in sorted(work.open.waiting):
             if self._jobs.remove(work.place.name, (work, sample)):
                 work.open.waiting.discard(sample)
         ending = Ending("cancelled", "", f"{SURPLUS}: the group has enough sessions")
-        for running in self._interrupts.values():
-            if running.session.record.group == group:
-                running.interrupt.set(ending)
-
-    # Ending sessions ----------------------------------------------------------------------
-
-    def _interrupt(self, session: Session) -> Interrupt:
-        running = _Running(session, Interrupt(), self.version)
-        self._interrupts[session.id] = running
-        return running.interrupt
-
-    def _end_outdated(self) -> None:
-        rule = self.settings.outdated
-        if rule is None:
-            return
-        for running in self._interrupts.values():
-            low = oldest_version(running.session.tree)
-            behind = self.version - (running.version if low is None else low)
-            if behind > rule.versions:
-                cause = f"its oldest token is {behind} versions behind"
-                kind: Literal["truncated", "failed"] = (
-                    "truncated" if rule.action == "cut" else "failed"
-                )
-                running.interrupt.set(Ending(kind, STALE.detail, cause))
-
-    @contextmanager
-    def _counted(self, session: Session) -> Iterator[None]:
-        """Register the session, so that :meth:`pause` stops its clock."""
-        self._active.add(session)
-        try:
-            yield
-        finally:
-            self._active.discard(session)
+        self._running.end_group(work.open.group.id, ending)
 
     # Sealing ------------------------------------------------------------------------------
 
@@ -510,7 +362,7 @@ class Runner:
         most = self.settings.max_staleness
         group.members = without_stale(group.members, work.trees.values(), self.version, most)
         if (select := work.place.settings.select) is not None:
-            await asyncio.to_thread(_filter, select, group, work.trees)
+            group.members = await asyncio.to_thread(without_rejected, select, group, work.trees)
         await work.open.seal()
         counted = {member.sample for member in group.counted}
         trees = [work.trees[sample] for sample in sorted(counted)]
@@ -535,7 +387,7 @@ class Runner:
         return found
 
     def _ended(self, session: Session) -> None:
-        self._interrupts.pop(session.id, None)
+        self._running.end(session)
         score = None if session.outcome is None else session.outcome.score
         self._report("ended", session, str(session.status), score)
 
@@ -550,80 +402,5 @@ class Runner:
         cause = session.attempt.cause if kind == "ended" else ""
         task = session.record.task
         event = Progress(kind, session.id, task, status, score, turn, cause)
-        if self.draws is not None:
-            self.draws.note(event)
+        self._source.note(event)
         self._on_progress(event)
-
-
-def _filter(select: Filter, group: Group, trees: Mapping[int, SessionTree]) -> None:
-    """Let the members leave that a filter does not choose."""
-    counted = {member.session for member in group.counted}
-    chosen = [tree for tree in trees.values() if tree.record.id in counted]
-    table = TurnTable.build([replace(group, sealed=True)], chosen)
-    kept = set(select.select(table).sessions)
-    left = f"filtered:{select.name}"
-    group.members = [
-        member._replace(left=left) if not member.left and member.session not in kept else member
-        for member in group.members
-    ]
-
-
-def without_stale(
-    members: Sequence[Member], trees: Iterable[SessionTree], version: int, most: int | None
-) -> list[Member]:
-    """Return a group's members; those with a token that is too old have left as ``stale``.
-
-    Args:
-        members: the members.
-        trees: sessions of those that count.
-        version: the trainer's policy version.
-        most: versions that a session's oldest sampled token may be behind; None for any number.
-    """
-    if most is None:
-        return list(members)
-    oldest = {tree.record.id: oldest_version(tree) for tree in trees}
-
-    def left(member: Member) -> str:
-        low = oldest.get(member.session)
-        is_stale = not member.left and low is not None and version - low > most
-        return "stale" if is_stale else member.left
-
-    return [member._replace(left=left(member)) for member in members]
-
-
-def as_delivered(sealed: SealedGroup, version: int, most: int | None) -> SealedGroup:
-    """Return a sealed group as a trainer at a version gets it; the same group if none left."""
-    members = without_stale(sealed.group.members, sealed.sessions, version, most)
-    if members == sealed.group.members:
-        return sealed
-    group = replace(sealed.group, members=members)
-    counted = {member.session for member in group.counted}
-    trees = [tree for tree in sealed.sessions if tree.record.id in counted]
-    return SealedGroup(group, trees)
-
-
-def draws_of(
-    spec: EnvSpec | Mixture,
-    tasks: Iterable[Task] | AsyncIterator[Task] | None,
-    settings: RunSettings,
-) -> Draws | None:
-    """Return what a run draws its tasks from; None if it is given them.
-
-    Raises:
-        InvalidInput: there are no tasks and no mixture.
-    """
-    if tasks is not None:
-        return None
-    if not isinstance(spec, Mixture):
-        raise InvalidInput("tasks is None; only a Mixture has tasks of its own")
-    return Draws(spec, settings.seed)
-
-
-async def as_async(tasks: Iterable[Task] | AsyncIterator[Task]) -> AsyncIterator[Task]:
-    if hasattr(tasks, "__aiter__"):
-        async for task in tasks:
-            yield task
-        return
-    iterator: Iterator[Task] = iter(tasks)
-    while (one := await asyncio.to_thread(next, iterator, None)) is not None:
-        yield one

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trajgym.envs import EnvSpec
     from trajgym.rollout._collect import CollectReport
     from trajgym.rollout._policy import Policy
-    from trajgym.rollout._runner import Progress
+    from trajgym.rollout._progress import Progress
     from trajgym.rollout._settings import RunSettings
     from trajgym.rollout.mixture import Mixture
     from trajgym.trajectory import Task

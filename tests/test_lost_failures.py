@@ -233,6 +233,5 @@ async def test_a_runner_that_failed_unnoticed_says_so(
         Runner(SPEC, tasks(), Finisher(), store=store, concurrency=1) as runner,
     ):
         await anext(runner)
-        assert runner._supervisor is not None
-        await asyncio.wait([runner._supervisor])
+        await asyncio.wait([runner._supervisor.task])
     assert "no second task" in caplog.text

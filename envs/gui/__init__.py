@@ -11,10 +11,11 @@ from trajgym.envs.gui._errors import BadAction, GuiDied, ScreenEnded
 from trajgym.envs.gui._picture import PictureForm
 from trajgym.envs.gui._screen_env import ScreenEnv
 from trajgym.envs.gui.actions._spaces import ActionSpace
-from trajgym.envs.gui.browser._browser import BROWSER_IMAGE, Browser, browser_spec
+from trajgym.envs.gui.browser._browser import Browser
 from trajgym.envs.gui.browser._env import BrowserEnv, BrowserEnvBase
 from trajgym.envs.gui.browser._goals import Condition
 from trajgym.envs.gui.browser._miniwob import MiniWobEnv, load_miniwob_tasks
+from trajgym.envs.gui.browser._sandbox import BROWSER_IMAGE, browser_spec
 from trajgym.envs.gui.browser._tasks import BrowserRecord, load_browser_tasks
 from trajgym.envs.gui.browser._webarena import WebArenaEnv, webarena_tasks
 from trajgym.envs.gui.desktop._desktop import Desktop

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from trajgym.trajectory import InvalidInput
 
 if TYPE_CHECKING:
-    from trajgym.rollout._runner import Progress, Runner
+    from trajgym.rollout._progress import Progress
+    from trajgym.rollout._runner import Runner
     from trajgym.rollout.evaluation._prices import Prices
     from trajgym.rollout.fleet import Fleet
     from trajgym.trajectory import Run, SessionTree, Usage

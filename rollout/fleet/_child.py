@@ -11,10 +11,11 @@ import signal
 import threading
 import traceback
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from trajgym.rollout._resume import Earlier
-from trajgym.rollout._runner import Progress, Runner
+from trajgym.rollout._runner import Runner
 from trajgym.rollout.fleet._errors import FleetFailed
 from trajgym.rollout.fleet._handling import handle_all
 from trajgym.rollout.fleet._jobs import brief
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from trajgym.envs import EnvSpec
     from trajgym.rollout._policy import Policy
+    from trajgym.rollout._progress import Progress
     from trajgym.rollout._sample import OpenGroup
     from trajgym.rollout._settings import RunSettings
     from trajgym.rollout.fleet._handling import GroupHandler, Handled
@@ -72,6 +74,7 @@ class Recipe(NamedTuple):
     make_policy: Callable[[], Policy]
     settings: RunSettings
     store: Path
+    """The worker's file; the fleet's own before :meth:`of`."""
     run: Path
     stop_seconds: float
     last_key: int | None = None
@@ -80,6 +83,23 @@ class Recipe(NamedTuple):
     shard: Shard = Shard(0, 1)
     environ: tuple[tuple[str, str | None], ...] = ()
     """Environment variables, set before the modules are imported; None removes one."""
+
+    def of(self, shard: Shard, sessions: int, last_key: int | None) -> Recipe:
+        """Return the recipe of one worker of several, from what all have in common.
+
+        Args:
+            shard: its share.
+            sessions: most sessions that it runs at the same time.
+            last_key: see the field.
+        """
+        return self._replace(
+            spec=shard.environments(self.spec),
+            # The fleet admits groups.
+            settings=replace(self.settings, concurrency=sessions, admission=None),
+            store=shard.store(self.run),
+            last_key=last_key,
+            shard=shard,
+        )
 
 
 class Failure(NamedTuple):

@@ -7,14 +7,14 @@ import pickle
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from trajgym.envs.faults import contained, describe
-from trajgym.rollout._runner import RunIncomplete
+from trajgym.rollout._supervisor import RunIncomplete
 from trajgym.trajectory import InvalidInput
 from trajgym.trajectory._internal import first_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from trajgym.rollout._runner import SealedGroup
+    from trajgym.rollout._sealed import SealedGroup
     from trajgym.trajectory import Group, Store
 
 __all__ = ["GroupHandler", "Handled", "handle_all"]

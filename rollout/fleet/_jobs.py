@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from trajgym.rollout._progress import Progress
 from trajgym.rollout._resume import Earlier, with_sessions
-from trajgym.rollout._runner import Progress
 from trajgym.trajectory import Run, Turn
 from trajgym.trajectory._internal import StoreNotBegun
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trajgym.rollout._runner import Progress
+    from trajgym.rollout._progress import Progress
     from trajgym.rollout.fleet._child import Failure, Recipe
     from trajgym.rollout.fleet._handling import Handled
     from trajgym.rollout.fleet._jobs import Job

@@ -15,7 +15,7 @@ from trajgym.rollout.mixture._curriculum import Curriculum, Result, TaskPool
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from trajgym.rollout._runner import Progress
+    from trajgym.rollout._progress import Progress
     from trajgym.rollout.mixture._mixture import Mixture, Part
     from trajgym.trajectory import Run, Task
 

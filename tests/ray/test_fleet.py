@@ -167,7 +167,7 @@ async def test_nodes_that_join_later_get_processes(nodes: Nodes, tmp_path: Path)
         assert len(fleet.pids) == 1
         large = nodes.add(6)
         await until(lambda: len(list(tmp_path.glob("waits-*"))) == 6)
-        rooms = {worker.room.node: worker.room.sessions for worker in fleet._alive}
+        rooms = {worker.room.node: worker.room.sessions for worker in fleet._pool.alive}
         assert rooms == {small: 2, large: 4}
         (tmp_path / "go").touch()
         assert len([group async for group in fleet]) == 16
@@ -187,7 +187,7 @@ async def test_a_node_that_is_drained_gets_no_more_tasks(nodes: Nodes, tmp_path:
         launcher=RayLauncher(),
     ) as fleet:
         await until(lambda: len(list(tmp_path.glob("waits-*"))) == 2)
-        (worker,) = fleet._alive
+        (worker,) = fleet._pool.alive
         nodes.add(2)
         await asyncio.to_thread(_drain, nodes.address, first)
         await asyncio.wait_for(worker.retiring.wait(), 240)
@@ -224,7 +224,7 @@ async def test_no_sandbox_is_left_by_a_killed_actor(
         if event.kind != "turn" or len(killed) == 2 or seen["turn"] < (5, 15)[len(killed)]:
             return
         # The fleet may not have noticed the first death yet, and who has no work left ends anyway.
-        working = [worker.pid for worker in fleets[0]._alive if worker.jobs and worker.pid]
+        working = [worker.pid for worker in fleets[0]._pool.alive if worker.jobs and worker.pid]
         if left := set(working) - set(killed):
             killed.append(max(left))
             os.kill(killed[-1], signal.SIGKILL)

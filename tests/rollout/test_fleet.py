@@ -470,7 +470,7 @@ async def test_a_fleet_that_failed_unnoticed_says_so(
     """A caller that leaves a fleet without reading on finds in the log that it had failed."""
     fleet = Fleet(SPEC, tasks(1), CancelledInside, tmp_path, environ={"IN_PROCESS": "yes"})
     async with fleet:
-        await until(lambda: fleet._supervisor is not None and fleet._supervisor.done())
+        await until(lambda: fleet._supervisor.started and fleet._supervisor.task.done())
     assert "the pool of connections" in caplog.text
 
 

@@ -1,189 +1,40 @@
-"""A browser in a sandbox, and the requests to its driver."""
+"""A browser in a sandbox."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
-import json
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 from weakref import WeakKeyDictionary
 
-from trajgym.envs import Image
-from trajgym.envs.gui._errors import BadAction, GuiDied, ScreenEnded
+from trajgym.envs.gui._driver import Driver
+from trajgym.envs.gui._errors import GuiDied
 from trajgym.envs.gui.actions._types import Size, to_wire
-from trajgym.envs.sandbox import Limits, SandboxDied, SandboxError, SandboxSpec
-from trajgym.trajectory._internal import AsyncClosing, MissingExtra
+from trajgym.envs.gui.browser._look import look_of
+from trajgym.envs.gui.browser._sandbox import FOLDERS_INSIDE, INSIDE, MINIWOB_INSIDE
+from trajgym.trajectory._internal import AsyncClosing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from trajgym.envs.gui._picture import PictureForm
     from trajgym.envs.gui.actions._types import Action
-    from trajgym.envs.sandbox import Sandbox, Stream
+    from trajgym.envs.gui.browser._look import BrowserLook
+    from trajgym.envs.sandbox import Sandbox
 
-__all__ = [
-    "BROWSER_IMAGE",
-    "BROWSER_SIZE",
-    "Browser",
-    "BrowserElement",
-    "BrowserEvent",
-    "BrowserLook",
-    "Dialogs",
-    "browser_spec",
-    "launch_browser",
-    "miniwob_html",
-]
+__all__ = ["BROWSER_SIZE", "Browser", "Dialogs", "launch_browser"]
 
-BROWSER_IMAGE = "trajgym/browser:bookworm"
 BROWSER_SIZE = Size(1280, 720)
 Dialogs: TypeAlias = Literal["accept", "dismiss", "ask"]
 
-_SOURCE = Path(__file__).with_name("inside")
-_INSIDE = "/opt/trajgym/driver"
-_MINIWOB_INSIDE = "/opt/trajgym/miniwob"
-_FOLDERS_INSIDE = "/opt/trajgym/sites"
 _HAR_INSIDE = "/tmp/trajgym-replayed.har"  # noqa: S108 - in a sandbox of its own
 _RECORD_INSIDE = "/tmp/trajgym-recorded.har"  # noqa: S108
 _MOST_HAR_BYTES = 512 << 20
 _PYTHON = "/opt/trajgym/venv/bin/python"
-_MIB = 1 << 20
-_LINE_BYTES = 64 << 20
 _START_SECONDS = 120.0
 _ASK_SECONDS = 120.0
 _ACTION_SECONDS = 60.0
 _TREE_CHARS = 12_000
-
-
-class BrowserEvent(NamedTuple):
-    """An event in the browser since the last look."""
-
-    kind: str
-    """``dialog``, ``tab``, ``download``, ``chooser``, ``navigation``, ``crash``, ``hang``, or
-    ``console`` and ``error`` of a page."""
-    text: str
-
-
-class BrowserElement(NamedTuple):
-    """An element in the viewport."""
-
-    id: str
-    role: str
-    name: str
-    box: tuple[float, float, float, float]
-    """Left, top, width and height in pixels of the screen."""
-    clickable: bool
-    """Whether it reacts to clicks, judging by its role, its listeners, or its cursor."""
-    covered: bool
-    """Whether a click on its middle would hit something else."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrowserLook:
-    """An observation of the browser, and the results of the preceding actions.
-
-    Attributes:
-        picture: screenshot of the page, if one was requested and no dialog is open.
-        tree: the elements, one per line, with their ids; limited in length.
-        elements: the listed elements in the viewport, with their positions, if requested.
-        html: the page as HTML without scripts, styles and most attributes, if requested; elements
-            have their ids as the attribute ``bid``.
-        url: URL of the active tab.
-        title: title of its page.
-        tabs: addresses of all tabs.
-        active: index of the active tab.
-        focused: id of the focused element, or empty.
-        dialog: kind and text of the open dialog, or None.
-        events: events since the last look; limited in number and length.
-        dropped: number of events that were dropped.
-        pointer: position of the pointer, in pixels of the screen.
-        unmatched: requests since the last look that the recording has no response to, as method
-            and address; at most 20. Only if traffic is replayed.
-        unmatched_count: how many there were.
-        digest: hash of the address and the elements without their ids; equal for equal pages.
-        task: state of the task: the states of the sites, or the episode of MiniWoB++.
-        errors: one for each action that was tried; empty if it succeeded.
-        found: whether the element existed, for each action that named one.
-        mark: changes with the observation.
-    """
-
-    picture: Image | None
-    tree: str
-    elements: tuple[BrowserElement, ...]
-    html: str
-    url: str
-    title: str
-    tabs: tuple[str, ...]
-    active: int
-    focused: str
-    dialog: tuple[str, str] | None
-    events: tuple[BrowserEvent, ...]
-    dropped: int
-    pointer: tuple[float, float]
-    digest: str
-    task: Mapping[str, Any]
-    errors: tuple[str, ...] = ()
-    found: tuple[bool, ...] = ()
-    unmatched: tuple[str, ...] = ()
-    unmatched_count: int = 0
-    mark: str = field(default="", compare=False)
-
-    @property
-    def boxes(self) -> dict[str, tuple[float, float, float, float]]:
-        """Boxes of the clickable elements that nothing covers, by id."""
-        return {one.id: one.box for one in self.elements if one.clickable and not one.covered}
-
-
-def miniwob_html() -> Path:
-    """Return the folder of MiniWoB++'s pages.
-
-    Raises:
-        MissingExtra: the package ``miniwob`` is not installed.
-    """
-    from importlib.util import find_spec
-
-    found = find_spec("miniwob")  # importing it would load Selenium
-    if found is None or found.origin is None:
-        raise MissingExtra("miniwob", "gui")
-    return Path(found.origin).with_name("html")
-
-
-def browser_spec(
-    *,
-    image: str = BROWSER_IMAGE,
-    memory: int = 1536,
-    network: bool = False,
-    miniwob: bool = False,
-    allow: Sequence[str] = (),
-    folders: Mapping[str, str] | None = None,
-    labels: Mapping[str, str] | None = None,
-) -> SandboxSpec:
-    """Return the sandbox that a :class:`Browser` needs.
-
-    Args:
-        image: with Chromium and Playwright; ``scripts/gui-image.sh`` makes it.
-        memory: MiB for everything inside.
-        network: whether pages may reach what the host can reach.
-        miniwob: whether MiniWoB++'s pages are mounted.
-        allow: the addresses that pages may reach without a network; see :class:`SandboxSpec`.
-        folders: of this machine that are served at ``http://NAME.test/``, ``{name: path}``.
-        labels: see :class:`SandboxSpec`.
-    """
-    readonly = {f"{_INSIDE}/trajgym_driver": _SOURCE}
-    if miniwob:
-        readonly[_MINIWOB_INSIDE] = miniwob_html()
-    for name, path in (folders or {}).items():
-        readonly[f"{_FOLDERS_INSIDE}/{name}"] = Path(path).resolve()
-    return SandboxSpec(
-        image=image,
-        readonly=readonly,
-        network=network,
-        allow=list(allow),
-        labels=labels or {},
-        limits=Limits(memory=memory * _MIB, pids=1024, cpus=2.0),
-    )
 
 
 class Browser(AsyncClosing):
@@ -269,9 +120,7 @@ class Browser(AsyncClosing):
         }
         self._sites = list(sites)
         self._pages = dict(pages or {})
-        self._stream: Stream | None = None
-        self._asked = 0
-        self._turn = asyncio.Lock()
+        self._driver: Driver | None = None
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -289,10 +138,10 @@ class Browser(AsyncClosing):
             storage: initial cookies and local storage, as returned by :meth:`storage`.
             state: initial states of the sites, by name.
         """
-        self._stream = _launched.pop(self._sandbox, None) or await _driver(self._sandbox)
+        self._driver = _launched.pop(self._sandbox, None) or await _driver(self._sandbox)
         readonly = self._sandbox.spec.readonly
-        miniwob = _MINIWOB_INSIDE if _MINIWOB_INSIDE in readonly else None
-        folders = [path for path in readonly if path.startswith(f"{_FOLDERS_INSIDE}/")]
+        miniwob = MINIWOB_INSIDE if MINIWOB_INSIDE in readonly else None
+        folders = [path for path in readonly if path.startswith(f"{FOLDERS_INSIDE}/")]
         try:
             await self._upload_har()
             await self.ask(
@@ -312,9 +161,9 @@ class Browser(AsyncClosing):
 
     async def close(self) -> None:
         """Kill driver and browser. Idempotent."""
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            await stream.close()
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            await driver.close()
 
     async def act(
         self,
@@ -344,7 +193,7 @@ class Browser(AsyncClosing):
             actions=wire,
             look=self._wanted(picture, boxes=boxes, tree_chars=tree_chars, html_chars=html_chars),
         )
-        return _look(answer, picture)
+        return look_of(answer, picture)
 
     async def look(
         self,
@@ -356,7 +205,7 @@ class Browser(AsyncClosing):
     ) -> BrowserLook:
         """Look without acting; see :meth:`act`."""
         wanted = self._wanted(picture, boxes=boxes, tree_chars=tree_chars, html_chars=html_chars)
-        return _look(await self.ask("look", look=wanted), picture)
+        return look_of(await self.ask("look", look=wanted), picture)
 
     async def goto(self, url: str) -> None:
         """Open an address on behalf of the environment, not of the agent.
@@ -460,42 +309,12 @@ class Browser(AsyncClosing):
             ScreenEnded: the browser or its driver ended, or did not answer in time.
             GuiDied: the driver failed.
         """
-        async with self._turn:
-            stream = self._stream
-            if stream is None:
-                raise GuiDied("the browser is closed")
-            self._asked += 1
-            stream.send(json.dumps({"id": self._asked, "op": op, **request}).encode())
-            try:
-                async with asyncio.timeout(deadline):
-                    answer = await self._answer(stream, self._asked)
-            except TimeoutError:
-                raise ScreenEnded(
-                    f"the browser did not answer {op!r} within {deadline:g} s"
-                ) from None
-            except SandboxDied:
-                raise  # no fault of the page or the agent: it must not be scored
-            except (SandboxError, ValueError) as error:
-                raise ScreenEnded(f"the browser's driver is gone: {error}") from error
-        if answer.get("ok"):
-            return answer
-        text = str(answer.get("error"))
-        if answer.get("kind") == "refused":
-            raise BadAction(text)
-        if answer.get("kind") == "gone":
-            raise ScreenEnded(text)
-        raise GuiDied(f"the browser failed at {op!r}: {text}\n{answer.get('trace', '')}".strip())
-
-    @staticmethod
-    async def _answer(stream: Stream, asked: int) -> dict[str, Any]:
-        """Return the answer to the newest request; those of cancelled ones are dropped."""
-        while True:
-            answer = json.loads(await stream.read())
-            if isinstance(answer, dict) and answer.get("id") == asked:
-                return answer
+        if self._driver is None:
+            raise GuiDied("the browser is closed")
+        return await self._driver.ask({"op": op, **request}, deadline)
 
 
-_launched: WeakKeyDictionary[Sandbox, Stream] = WeakKeyDictionary()
+_launched: WeakKeyDictionary[Sandbox, Driver] = WeakKeyDictionary()
 """Drivers of sandboxes in which Chromium was launched ahead, until a :class:`Browser` opens."""
 
 
@@ -515,7 +334,7 @@ async def launch_browser(sandbox: Sandbox, **options: Any) -> None:
         GuiDied: the driver failed.
     """
     browser = Browser(sandbox, **options)
-    browser._stream = await _driver(sandbox)
+    browser._driver = driver = await _driver(sandbox)
     try:
         await browser._upload_har()
         await browser.ask(
@@ -527,53 +346,14 @@ async def launch_browser(sandbox: Sandbox, **options: Any) -> None:
     except BaseException:
         await browser.close()
         raise
-    _launched[sandbox] = browser._stream
+    _launched[sandbox] = driver
 
 
-async def _driver(sandbox: Sandbox) -> Stream:
+async def _driver(sandbox: Sandbox) -> Driver:
     command = [_PYTHON, "-m", "trajgym_driver"]
-    return await sandbox.stream(command, env={"PYTHONPATH": _INSIDE}, limit=_LINE_BYTES)
+    return await Driver.start(sandbox, command, "the browser", env={"PYTHONPATH": INSIDE})
 
 
 def _write(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
-
-
-def _element(found: Mapping[str, Any]) -> BrowserElement:
-    x, y, width, height = found["box"]
-    return BrowserElement(**{**found, "box": (x, y, width, height)})
-
-
-def _look(answer: Mapping[str, Any], picture: PictureForm | None) -> BrowserLook:
-    seen = answer["look"]
-    image, mark = None, hashlib.sha256(f"{seen.get('digest')}{seen['url']}".encode())
-    if picture is not None and seen.get("screenshot"):
-        data = base64.b64decode(seen["screenshot"])
-        mark.update(data)
-        image = Image(data, f"image/{picture.form}")
-    dialog = seen.get("dialog")
-    results = answer.get("results", ())
-    x, y = seen["pointer"]
-    return BrowserLook(
-        picture=image,
-        tree=seen.get("tree", ""),
-        elements=tuple(_element(one) for one in seen.get("elements") or ()),
-        html=seen.get("html", ""),
-        url=seen["url"],
-        title=seen.get("title", ""),
-        tabs=tuple(seen["tabs"]),
-        active=seen["active"],
-        focused=seen.get("focused", ""),
-        dialog=(dialog["type"], dialog["message"]) if dialog else None,
-        events=tuple(BrowserEvent(e["kind"], e["text"]) for e in seen["events"]),
-        dropped=seen["dropped"],
-        pointer=(x, y),
-        digest=seen.get("digest") or "",
-        task=answer.get("task") or {},
-        errors=tuple(result.get("error", "") for result in results),
-        found=tuple(result["found"] for result in results if "found" in result),
-        unmatched=tuple((seen.get("unmatched") or {}).get("requests", ())),
-        unmatched_count=int((seen.get("unmatched") or {}).get("count", 0)),
-        mark=mark.hexdigest(),
-    )

@@ -16,17 +16,10 @@ from trajgym.envs import Budgets, EnvironmentFault, ForkDiverged, ToolResult
 from trajgym.envs.gui._errors import BadAction, GuiDied, ScreenEnded
 from trajgym.envs.gui._screen_env import LOOKS, PictureName, ScreenEnv
 from trajgym.envs.gui.actions._types import Point, to_wire
-from trajgym.envs.gui.browser._browser import (
-    BROWSER_IMAGE,
-    BROWSER_SIZE,
-    Browser,
-    BrowserLook,
-    Dialogs,
-    browser_spec,
-    launch_browser,
-)
+from trajgym.envs.gui.browser._browser import BROWSER_SIZE, Browser, Dialogs, launch_browser
 from trajgym.envs.gui.browser._demo import browser_script
 from trajgym.envs.gui.browser._goals import goal_distance
+from trajgym.envs.gui.browser._sandbox import BROWSER_IMAGE, browser_spec
 from trajgym.envs.gui.browser._tasks import BrowserRecord, load_browser_tasks
 from trajgym.envs.gui.browser._view import draw_marks, look_text
 from trajgym.envs.sandbox import WarmPool, shared_provider
@@ -38,6 +31,7 @@ if TYPE_CHECKING:
     from trajgym.envs import Image
     from trajgym.envs.gui.actions._spaces import ActionSpace
     from trajgym.envs.gui.actions._types import Action
+    from trajgym.envs.gui.browser._look import BrowserLook
     from trajgym.envs.sandbox import Sandbox, SandboxSpec
     from trajgym.trajectory import Message, Task
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import field_validator
 
 from trajgym.envs import Budgets, TaskData, load_tasks
-from trajgym.envs.gui.browser._browser import miniwob_html
 from trajgym.envs.gui.browser._env import BrowserEnvBase
+from trajgym.envs.gui.browser._sandbox import miniwob_html
 from trajgym.trajectory import InvalidInput, Outcome, Task
 
 if TYPE_CHECKING:
-    from trajgym.envs.gui.browser._browser import BrowserLook
+    from trajgym.envs.gui.browser._look import BrowserLook
     from trajgym.trajectory import Message
 
 __all__ = ["MiniWobEnv", "load_miniwob_tasks", "miniwob_names"]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from trajgym.envs.gui.actions._types import Size
-    from trajgym.envs.gui.browser._browser import BrowserLook
+    from trajgym.envs.gui.browser._look import BrowserLook
 
 __all__ = ["draw_marks", "look_text"]
 

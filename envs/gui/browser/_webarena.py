@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from trajgym.envs import TaskData, load_tasks
 from trajgym.envs._records import read_records
 from trajgym.envs.gui._errors import BadAction, ScreenEnded
-from trajgym.envs.gui.browser._browser import browser_spec
 from trajgym.envs.gui.browser._env import BrowserEnvBase
+from trajgym.envs.gui.browser._sandbox import browser_spec
 from trajgym.trajectory import InvalidInput, Outcome, Task
 
 if TYPE_CHECKING:

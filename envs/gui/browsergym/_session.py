@@ -1,23 +1,21 @@
-"""A BrowserGym environment in a sandbox, and the requests to its driver."""
+"""A BrowserGym environment in a sandbox."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trajgym.envs import Image
-from trajgym.envs.gui._errors import BadAction, GuiDied, ScreenEnded
-from trajgym.envs.sandbox import SandboxDied, SandboxError
+from trajgym.envs.gui._driver import Driver
+from trajgym.envs.gui._errors import GuiDied, ScreenEnded
 from trajgym.trajectory._internal import AsyncClosing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trajgym.envs.sandbox import Sandbox, Stream
+    from trajgym.envs.sandbox import Sandbox
 
 __all__ = ["SOURCE", "BrowserGym", "BrowserGymLook", "Wanted"]
 
@@ -26,7 +24,6 @@ INSIDE = "/opt/trajgym/driver"
 TASKS_INSIDE = "/opt/trajgym/tasks"
 MINIWOB_INSIDE = "/opt/trajgym/miniwob"
 _PYTHON = "/opt/trajgym/browsergym/bin/python"
-_LINE_BYTES = 64 << 20
 _START_SECONDS = 180.0
 _STEP_SECONDS = 120.0
 
@@ -77,9 +74,7 @@ class BrowserGym(AsyncClosing):
 
     def __init__(self, sandbox: Sandbox, wanted: Wanted, options: Mapping[str, Any]) -> None:
         self._sandbox, self._wanted, self._options = sandbox, wanted, dict(options)
-        self._stream: Stream | None = None
-        self._asked = 0
-        self._turn = asyncio.Lock()
+        self._driver: Driver | None = None
 
     async def open(
         self, task: str, arguments: Mapping[str, Any], seed: int, paths: Sequence[str] = ()
@@ -90,10 +85,12 @@ class BrowserGym(AsyncClosing):
             BadAction: there is no such task.
             GuiDied: it could not be set up.
         """
-        self._stream = await self._sandbox.stream(
+        self._driver = await Driver.start(
+            self._sandbox,
             [_PYTHON, "-m", "trajgym_browsergym"],
+            "BrowserGym",
             env={"PYTHONPATH": ":".join([INSIDE, *paths])},
-            limit=_LINE_BYTES,
+            failed=ScreenEnded,
         )
         readonly = self._sandbox.spec.readonly
         answer = await self._ask(
@@ -118,43 +115,20 @@ class BrowserGym(AsyncClosing):
 
     async def close(self) -> None:
         """Kill driver and browser. Idempotent."""
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            await stream.close()
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            await driver.close()
 
     async def _ask(self, deadline: float, /, **request: Any) -> dict[str, Any]:
-        async with self._turn:
-            stream = self._stream
-            if stream is None:
-                raise GuiDied("BrowserGym is closed")
-            self._asked += 1
-            look = {
-                "picture": self._wanted.picture,
-                "quality": self._wanted.quality,
-                "tree": self._wanted.tree,
-                "html": self._wanted.html,
-            }
-            stream.send(json.dumps({"id": self._asked, "look": look, **request}).encode())
-            try:
-                async with asyncio.timeout(deadline):
-                    answer = json.loads(await stream.read())
-                    while answer.get("id") != self._asked:  # the answer to a cancelled request
-                        answer = json.loads(await stream.read())
-            except TimeoutError:
+        driver = self._driver
+        if driver is None:
+            raise GuiDied("BrowserGym is closed")
+        try:
+            return await driver.ask({"look": asdict(self._wanted), **request}, deadline)
+        except ScreenEnded:
+            if driver.silent:
                 await self.close()
-                raise ScreenEnded(
-                    f"BrowserGym did not answer {request['op']!r} within {deadline:g} s"
-                ) from None
-            except SandboxDied:
-                raise  # no fault of the page or the agent: it must not be scored
-            except (SandboxError, ValueError) as error:
-                raise ScreenEnded(f"BrowserGym's driver is gone: {error}") from error
-        if answer["ok"]:
-            found: dict[str, Any] = answer
-            return found
-        if answer["kind"] == "refused":
-            raise BadAction(str(answer["error"]))
-        raise ScreenEnded(f"BrowserGym failed: {answer['error']}\n{answer['trace']}")
+            raise
 
     def _look(self, answer: Mapping[str, Any]) -> BrowserGymLook:
         data = answer.get("picture")

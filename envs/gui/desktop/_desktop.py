@@ -1,18 +1,17 @@
-"""A desktop in a sandbox, and the requests to its driver."""
+"""A desktop in a sandbox."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from trajgym.envs import Image
-from trajgym.envs.gui._errors import BadAction, GuiDied, ScreenEnded
+from trajgym.envs.gui._driver import Driver
+from trajgym.envs.gui._errors import GuiDied, ScreenEnded
 from trajgym.envs.gui.actions._types import NOTCH, Size, to_wire
-from trajgym.envs.sandbox import SandboxDied, SandboxError
 from trajgym.trajectory import InvalidInput
 from trajgym.trajectory._internal import AsyncClosing
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from trajgym.envs.gui._picture import PictureForm
     from trajgym.envs.gui.actions._types import Action
-    from trajgym.envs.sandbox import Sandbox, Stream
+    from trajgym.envs.sandbox import Sandbox
 
 __all__ = [
     "DESKTOP_SIZE",
@@ -36,7 +35,6 @@ __all__ = [
 DESKTOP_SIZE = Size(1280, 720)
 _PACKAGE = "trajgym_desktop"
 _SOURCE = Path(__file__).with_name("inside")
-_LINE_BYTES = 64 << 20
 _START_SECONDS = 90.0
 _ANSWER_SECONDS = 30.0
 TREE_SECONDS = 5.0
@@ -145,10 +143,7 @@ class Desktop(AsyncClosing):
         self._sandbox = sandbox
         self._settle, self._cursor = settle, cursor
         self._tree = check_tree_seconds(tree_seconds) if tree else 0.0
-        self._stream: Stream | None = None
-        self._asked = 0
-        self._ended = False
-        self._turn = asyncio.Lock()
+        self._driver: Driver | None = None
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -165,7 +160,7 @@ class Desktop(AsyncClosing):
             text = await asyncio.to_thread(file.read_bytes)
             await self._sandbox.write_file(f"{folder}/{file.name}", text)
         command = ["python3", "-u", "-m", _PACKAGE]
-        self._stream = await self._sandbox.stream(command, cwd="/tmp", limit=_LINE_BYTES)  # noqa: S108
+        self._driver = await Driver.start(self._sandbox, command, "the desktop", cwd="/tmp")  # noqa: S108
         try:
             width, height = self.size
             started = await self._ask(_START_SECONDS, width=width, height=height, tree=self._tree)
@@ -176,9 +171,9 @@ class Desktop(AsyncClosing):
 
     async def close(self) -> None:
         """Kill the driver and with it the screen. Idempotent."""
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            await stream.close()
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            await driver.close()
 
     async def act(
         self, actions: Sequence[Action], picture: PictureForm | None = None
@@ -278,39 +273,12 @@ class Desktop(AsyncClosing):
         return None if picture is None else {**asdict(picture), "cursor": self._cursor}
 
     async def _ask(self, deadline: float, /, **request: Any) -> dict[str, Any]:
-        async with self._turn:
-            stream = self._stream
-            if stream is None:
-                raise GuiDied("the desktop is closed")
-            if self._ended:
-                raise ScreenEnded("the desktop has stopped responding")
-            self._asked += 1
-            stream.send(json.dumps({"id": self._asked, **request}).encode())
-            try:
-                async with asyncio.timeout(deadline):
-                    answer = await self._answer(stream, self._asked)
-            except TimeoutError:
-                self._ended = True  # the next request would time out as well
-                raise ScreenEnded(
-                    f"the desktop did not answer {request.get('op', 'the start')!r} within "
-                    f"{deadline:g} s"
-                ) from None
-            except SandboxDied:
-                raise  # no fault of the page or the agent: it must not be scored
-            except (SandboxError, ValueError) as error:
-                raise ScreenEnded(f"the desktop's driver is gone: {error}") from error
-        if answer["ok"]:
-            return answer
-        kinds = {"refused": BadAction, "gone": ScreenEnded}
-        raise kinds.get(str(answer.get("kind")), GuiDied)(str(answer["error"]))
-
-    @staticmethod
-    async def _answer(stream: Stream, asked: int) -> dict[str, Any]:
-        """Return the answer to the newest request; those of cancelled ones are dropped."""
-        while True:
-            answer = json.loads(await stream.read())
-            if isinstance(answer, dict) and answer.get("id") == asked:
-                return answer
+        driver = self._driver
+        if driver is None:
+            raise GuiDied("the desktop is closed")
+        if driver.silent:  # the next request would time out as well
+            raise ScreenEnded("the desktop has stopped responding")
+        return await driver.ask(request, deadline)
 
 
 def _window(found: Mapping[str, Any]) -> DesktopWindow:

@@ -183,7 +183,9 @@ async def hangs(tmp_path: Path, forward: Forward, spec: EnvSpec, line: str) -> A
             async with Runner(spec, [Task(id="t")], policy, store=store, budgets=budgets) as runner:
                 sealed = asyncio.ensure_future(anext(aiter(runner)))
                 async with asyncio.timeout(120):
-                    while not any(one.turns and not one.clock.held for one in runner._active):
+                    while not any(
+                        one.turns and not one.clock.held for one in runner._running.attempts
+                    ):
                         await asyncio.sleep(0.01)
                 forward(300.0)
                 await sealed
@@ -333,7 +335,7 @@ async def test_a_paused_runner_delays_the_next_call(tmp_path: Path) -> None:
                 await c.engine.arrived.wait()
                 runner.pause()
                 c.engine.gate.set()
-                (session,) = runner._active
+                (session,) = runner._running.attempts
                 _, live = policy._running[session.id]
                 async with asyncio.timeout(60):
                     while not (session.turns and live.running):  # its second call

@@ -559,7 +559,7 @@ def test_webarena_comparisons() -> None:
 @pytest.mark.slow
 def test_the_example_runs(tmp_path: Path, browser_image: None) -> None:
     """The example solves its task and saves a picture of every turn."""
-    script = Path(__file__).parents[2] / "examples" / "browser.py"
+    script = Path(__file__).parents[3] / "examples" / "browser.py"
     done = subprocess.run(
         [sys.executable, str(script), str(tmp_path / "pictures")],
         capture_output=True,
