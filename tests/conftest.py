@@ -24,9 +24,16 @@ except ModuleNotFoundError:  # the environment of the agents' tests has no hypot
     pass
 else:
     # The time that an example takes, or its generation, depends more on the machine's load than on
-    # the code.
+    # the code. The examples are the same in every run, so that no outcome depends on chance, unless
+    # others are asked for.
     slow = [HealthCheck.too_slow]
-    settings.register_profile("trajgym", deadline=None, suppress_health_check=slow)
+    settings.register_profile(
+        "trajgym",
+        deadline=None,
+        derandomize=os.environ.get("TRAJGYM_TEST_CHANCE", "0") == "0",
+        print_blob=True,
+        suppress_health_check=slow,
+    )
     settings.load_profile("trajgym")
 
 # Threads of OpenMP wait for each other in busy loops: where other processes want the processors,
