@@ -9,6 +9,8 @@ from typing import Any
 import ray
 from ray.cluster_utils import Cluster
 
+from tests.ray_nodes import add_node
+
 __all__ = ["Nodes"]
 
 _STORE = 80 * 1024**2
@@ -30,7 +32,8 @@ class Nodes:
             # A dead node is noticed after 5 refused connections, not 15 s; a slow one has 10 s.
             "_system_config": {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500},
         }
-        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.cluster = Cluster()
+        add_node(self.cluster, **head)
         ray.init(address=self.cluster.address, log_to_driver=False, logging_level=logging.ERROR)
         self._nodes: list[Any] = []
 
@@ -46,8 +49,11 @@ class Nodes:
 
     def add(self, sandboxes: int) -> str:
         """Add a node; return its id."""
-        node = self.cluster.add_node(
-            num_cpus=1, resources={"sandboxes": sandboxes}, object_store_memory=_STORE
+        node = add_node(
+            self.cluster,
+            num_cpus=1,
+            resources={"sandboxes": sandboxes},
+            object_store_memory=_STORE,
         )
         self._nodes.append(node)
         return str(node.node_id)

@@ -172,6 +172,9 @@ class Rows:
 def running(tiny: Tiny) -> Iterator[Chain]:
     """Start Ray and TransferQueue here, and end them."""
     import ray
+    from ray.cluster_utils import Cluster
+
+    from tests.ray_nodes import add_node
 
     variables = {
         "PYTHONPATH": str(ROOT),
@@ -182,13 +185,9 @@ def running(tiny: Tiny) -> Iterator[Chain]:
         **{name: value for name, value in os.environ.items() if name.startswith("TQ_")},
     }
     os.environ.update(variables)
-    ray.init(
-        address="local",  # never a cluster that runs here already
-        num_cpus=8,
-        include_dashboard=False,
-        log_to_driver=True,
-        runtime_env={"env_vars": variables},
-    )
+    cluster = Cluster()
+    add_node(cluster, num_cpus=8, object_store_memory=1024**3, include_dashboard=False)
+    ray.init(address=cluster.address, log_to_driver=True, runtime_env={"env_vars": variables})
     import transfer_queue as tq
 
     config = configuration(tiny)
@@ -199,6 +198,7 @@ def running(tiny: Tiny) -> Iterator[Chain]:
     finally:
         tq.close()
         ray.shutdown()
+        cluster.shutdown()
 
 
 def loop(tiny: Tiny, servers: FakeServers, *overrides: str, **entry: Any) -> Any:
