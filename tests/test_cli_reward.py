@@ -70,7 +70,17 @@ def test_explain_prints_terms_that_add_up(trees: Path) -> None:
     name = first(trees)
     said = run("reward", trees, "--with", "tree_grpo", "--explain", name)
     head = next(line for line in said.splitlines() if "intra" in line)
-    assert head.split()[-6:] == ["intra", "inter", "advantage", "spans,", "on", "top"]
+    assert head.split() == [
+        "turn",
+        "attempt",
+        "after",
+        "what",
+        "it",
+        "did",
+        "intra",
+        "inter",
+        "advantage",
+    ]
     rows = rows_of(said)
     with Run(trees) as found:
         tree = found.session(name)
