@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, Unpack
 
+from trajgym.envs import EnvSpec
 from trajgym.envs._runs import close_runs, open_runs
 from trajgym.envs.faults import contained, stoppable
 from trajgym.rewards import TurnTable
@@ -22,7 +23,7 @@ from trajgym.rollout._sample import STALE, OpenGroup, group_id, oldest_version, 
 from trajgym.rollout._settings import RunSettings
 from trajgym.rollout.mixture import Draws, Mixture
 from trajgym.rollout.rules import SURPLUS, Capacity, Ending, Interrupt
-from trajgym.trajectory import InvalidInput, TrajgymError
+from trajgym.trajectory import InvalidInput, Task, TrajgymError
 from trajgym.trajectory._internal import first_error, group_html
 
 if TYPE_CHECKING:
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
     )
     from types import TracebackType
 
-    from trajgym.envs import EnvSpec, Session
+    from trajgym.envs import Session
     from trajgym.rewards.filters import Filter
     from trajgym.rollout._policy import Policy
     from trajgym.rollout._settings import RunKeywords
-    from trajgym.trajectory import Group, Member, SessionTree, Store, Task, Turn
+    from trajgym.trajectory import Group, Member, SessionTree, Store, Turn
 
 __all__ = ["Progress", "RunIncomplete", "Runner", "SealedGroup"]
 
@@ -154,6 +155,7 @@ class Runner:
         allow_changes: Collection[str] = (),
         **overrides: Unpack[RunKeywords],
     ) -> None:
+        _check(spec, policy, tasks)
         self.settings = settings = RunSettings.of(settings, overrides)
         self.spec = spec
         self.policy = policy
@@ -381,7 +383,10 @@ class Runner:
             return self.draws.draw(self._jobs.full)
         with contained():
             one = anext(self._source, None)
-            return await stoppable(one, "the task source", seconds=self.places.cancel_seconds)
+            task = await stoppable(one, "the task source", seconds=self.places.cancel_seconds)
+        if task is not None:
+            _check_task(task)
+        return task
 
     async def _begin_group(self, task: Task) -> None:
         place = self.places.of(task)
@@ -617,6 +622,38 @@ def draws_of(
     if not isinstance(spec, Mixture):
         raise InvalidInput("tasks is None; only a Mixture has tasks of its own")
     return Draws(spec, settings.seed)
+
+
+def _check(spec: object, policy: object, tasks: object) -> None:
+    """Check the types of a run's arguments; tasks of an iterator are checked as they are drawn.
+
+    Raises:
+        InvalidInput: one has another type.
+    """
+    if not isinstance(spec, EnvSpec | Mixture):
+        raise InvalidInput(
+            f"the environment is {_shown(spec)}; give EnvSpec(id=...), or a Mixture of several"
+        )
+    if isinstance(policy, type) or not hasattr(policy, "sample"):
+        raise InvalidInput(
+            f"the policy is {_shown(policy)}; give an instance of a Policy: ScriptedPolicy(...) "
+            "takes a function or a list of answers"
+        )
+    if isinstance(tasks, str):
+        raise InvalidInput(f"tasks is the text {tasks!r:.100}; read them by load_tasks(...)")
+    for task in tasks if isinstance(tasks, list | tuple) else ():
+        _check_task(task)
+
+
+def _check_task(task: object) -> None:
+    if not isinstance(task, Task):
+        raise InvalidInput(
+            f"a task is {_shown(task)}; give Task(id=...): load_tasks(...) reads files and dicts"
+        )
+
+
+def _shown(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
 async def as_async(tasks: Iterable[Task] | AsyncIterator[Task]) -> AsyncIterator[Task]:
