@@ -252,7 +252,7 @@ def session_rows(
 
 def without_id(reason: str, session: str) -> str:
     """Return a reason without the session's id at its start, so that equal reasons are counted."""
-    return reason.removeprefix(f"session {session}: ")
+    return reason.removeprefix(f"session {session}: ").removeprefix(f"session {session} ")
 
 
 def all_values(values: Values | Sequence[Values]) -> tuple[Values, ...]:

@@ -210,7 +210,9 @@ def rows_of(
                     f"session {name}: it has images; pass blobs=run.blob to export",
                 )
         except InvalidInput as error:
-            export.report.drop(name, None, str(error))
+            alone = tree.record.group is None and bool(export.values)
+            reason = "belongs to no group, and values are derived in groups"
+            export.report.drop(name, None, reason if alone else str(error))
             continue
         export.report.dropped += dropped
         if rows:

@@ -197,12 +197,22 @@ class _Scores(Env):
         return self.score
 
 
+def test_a_session_of_no_group_has_no_values(tmp_path: Path) -> None:
+    """It is left out with that reason, as values are derived within groups."""
+    first, alone = exact_session("a", 1.0), exact_session("b", 1.0, group=None)
+    groups = groups_of(first)
+    rewards = OutcomeReward().derive(TurnTable.build(groups, [first]))
+    report = export("rows", [first, alone], groups, tmp_path, values=rewards)
+    said = "belongs to no group, and values are derived in groups"
+    assert [(d.session, d.reason) for d in report.dropped] == [("b", said)]
+
+
 def test_session_without_values_is_named(tmp_path: Path) -> None:
     """A session that the deriver did not get is not exported with zeros."""
     trees = [exact_session("a", 1.0), exact_session("b", 0.0, sample=1)]
     values = OutcomeReward().derive(TurnTable.build(groups_of(trees[0]), trees[:1]))
     report = export("rows", trees, groups_of(*trees), tmp_path, values=values)
-    assert [(d.session, d.reason) for d in report.dropped] == [("b", "session b has no rewards")]
+    assert [(d.session, d.reason) for d in report.dropped] == [("b", "has no rewards")]
 
 
 def test_synthetic_rows_say_so(tmp_path: Path) -> None:
