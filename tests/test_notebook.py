@@ -82,7 +82,8 @@ def test_a_notebook_runs(tmp_path: Path) -> None:
     cells = [f"OUT = {str(tmp_path / 'run')!r}", *CELLS]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     resources = {"metadata": {"path": str(Path(__file__).parents[1])}}
-    NotebookClient(book, timeout=240, kernel_name="python3", resources=resources).execute()
+    patience = {"timeout": 240, "startup_timeout": 240}
+    NotebookClient(book, kernel_name="python3", resources=resources, **patience).execute()
     outputs = [cell.outputs[-1].data for cell in book.cells[2:] if cell.outputs]
     assert outputs[0]["text/plain"] == "2"
     assert "2 sessions, 2 of 2 scored ones passed" in outputs[1]["text/html"]

@@ -38,7 +38,7 @@ async def find_provider(name: ProviderName = "auto") -> SandboxProvider:
     """Make a provider and check that it works here.
 
     Args:
-        name: ``docker``, ``embedded``, or ``auto``: Docker if an engine answers within 3 seconds,
+        name: ``docker``, ``embedded``, or ``auto``: Docker if an engine answers within 10 seconds,
             else embedded.
 
     Raises:

@@ -86,7 +86,7 @@ async def test_cells_share_a_namespace_and_survive_what_cells_do(interpreter: In
     cell = await interpreter.run(
         "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})\n"
         "while True: pass",
-        seconds=1,
+        seconds=3,
     )
     assert (cell.timed_out, cell.lost) == (True, True)
     assert "NameError" in (await run("radius"))[0]

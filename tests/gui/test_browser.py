@@ -459,7 +459,7 @@ async def test_nothing_outside_can_be_reached(browser: Browser) -> None:
         urls = [f"http://{host}:{port}/" for host in hosts] + ["https://example.com/"]
         tries = f"""() => Promise.all({json.dumps(urls)}.map(url =>
             Promise.race([fetch(url, {{mode: 'no-cors'}}).then(() => 'reached', e => 'failed'),
-                          new Promise(done => setTimeout(() => done('waited'), 5000))])))"""
+                          new Promise(done => setTimeout(() => done('waited'), 20000))])))"""
         assert set(await browser.evaluate(tries)) == {"failed"}
         socket = f"""() => new Promise(done => {{ const s = new WebSocket('ws://172.17.0.1:{port}');
             s.onopen = () => done('reached'); s.onerror = () => done('failed'); }})"""

@@ -37,6 +37,8 @@ from trajgym.trajectory import InvalidInput, Run, Task, blob_hashes, text_of
 pytestmark = pytest.mark.docker
 TASKS = {task.id: task for task in load_desktop_tasks("builtin")}
 PATIENT = Budgets(turns=500, seconds=1800)
+SETTLED = {"settle": 30.0}
+"""Applications follow within this time on any machine; a step ends as soon as they have."""
 FREE = Task(
     id="free",
     data={
@@ -90,7 +92,7 @@ def picture_of(data: bytes) -> Any:
 async def test_the_scripted_agent_solves_the_builtin_tasks(tmp_path: Path) -> None:
     """Tasks in editor, file manager, calculator and terminal are solved with clicks and keys."""
     policy = ScriptedPolicy(lambda asked: demo_script(asked.task, asked.sample)[asked.turn])
-    spec = EnvSpec(id="desktop")
+    spec = EnvSpec(id="desktop", config=SETTLED)
     await collect(spec, list(TASKS.values()), policy, tmp_path, samples=1, concurrency=2)
     with Run(tmp_path) as run:
         ends = {s.record.task: s.attempts[0] for s in run.summaries()}
@@ -217,7 +219,7 @@ async def test_openai_actions_in_the_coordinates_of_a_smaller_picture(shared: No
     keys = [(320, 238), (255, 198), (352, 218), (255, 218), (320, 238), (385, 248)]
     clicks = [{"type": "click", "x": x, "y": y, "button": "left"} for x, y in keys]
     copy = {"type": "keypress", "keys": ["CTRL", "C"]}
-    spec = EnvSpec(id="desktop", config={"actions": "openai", **config})
+    spec = EnvSpec(id="desktop", config={"actions": "openai", **config, **SETTLED})
     async with Session(spec, TASKS["product"]) as session:
         for click in clicks:
             await session.step(call("computer", actions=[click]))
@@ -234,7 +236,7 @@ async def test_openai_actions_in_the_coordinates_of_a_smaller_picture(shared: No
 
 async def test_ui_tars_speaks_in_thousandths(shared: None) -> None:
     """A model that writes actions as text with points in thousandths solves a task."""
-    spec = EnvSpec(id="desktop", config={"actions": "ui-tars", "thousandths": True})
+    spec = EnvSpec(id="desktop", config={"actions": "ui-tars", "thousandths": True, **SETTLED})
     async with Session(spec, TASKS["shopping-list"]) as session:
         for action in (
             "click(start_box='<|box_start|>(547,694)<|box_end|>')",
@@ -251,7 +253,8 @@ async def test_ui_tars_speaks_in_thousandths(shared: None) -> None:
 
 async def test_pyautogui_is_an_action_language(shared: None) -> None:
     """Calls of pyautogui and pyperclip solve a task; what they ask for is reported."""
-    spec = EnvSpec(id="desktop", config={"actions": "pyautogui", "clipboard": True})
+    config: dict[str, Any] = {"actions": "pyautogui", "clipboard": True, **SETTLED}
+    spec = EnvSpec(id="desktop", config=config)
     async with Session(spec, TASKS["shopping-list"]) as session:
         result = await session.step("import os\nos.system('true')")
         assert "write plain calls only" in text_of(result.observation[0])
@@ -392,7 +395,7 @@ async def test_signals_for_derivers(shared: None) -> None:
 async def test_a_fork_replays_to_the_same_pictures(shared: None) -> None:
     """A fork's desktop has the same pixels as the first one, and the attempts then diverge."""
     steps = demo_script(TASKS["rename"], 0)
-    patient = EnvSpec(id="desktop", config={"settle": 30.0})
+    patient = EnvSpec(id="desktop", config=SETTLED)
     async with Session(patient, TASKS["rename"]) as session:
         for step in steps[:3]:
             await session.step(step)

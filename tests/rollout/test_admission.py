@@ -95,11 +95,11 @@ async def test_rejected_groups_make_room(tmp_path: Path) -> None:
         async with Runner(SPEC, tasks(6), policy, store=store, admission=rule) as runner:
             first = [await anext(runner) for _ in range(4)]
             counted = [one.group.task for one in first if one.sessions]
-            assert counted == ["t1", "t3"]
+            assert sorted(counted) == ["t1", "t3"]
             capacity = runner.capacity
             assert (capacity.accepted, capacity.rejected, capacity.left(0)) == (2, 2, 0)
             runner.set_version(1)
-            assert [one.group.task async for one in runner] == ["t4", "t5"]
+            assert sorted([one.group.task async for one in runner]) == ["t4", "t5"]
 
 
 async def test_a_fleet_is_never_further_ahead(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ KINDS = [pytest.param("docker", marks=pytest.mark.docker), "bubblewrap"]
 def docker(*words: str) -> str:
     """Run the Docker command line and return what it prints."""
     done = subprocess.run(
-        ["docker", *words], capture_output=True, text=True, timeout=60, check=True
+        ["docker", *words], capture_output=True, text=True, timeout=240, check=True
     )
     return done.stdout
 

@@ -64,7 +64,7 @@ def _build_holding_image() -> None:
     recipe = f"FROM {BASE}\nUSER root\nRUN mkdir /srv/repo && echo image > /srv/repo/file\n"
     recipe += "LABEL trajgym.holds=/srv/repo:/opt/x\n"
     command = ["docker", "build", "-q", "-t", HOLDS, "-"]
-    subprocess.run(command, input=recipe.encode(), capture_output=True, check=True, timeout=60)
+    subprocess.run(command, input=recipe.encode(), capture_output=True, check=True, timeout=240)
 
 
 async def test_root_keeps_the_capabilities_that_were_granted_and_no_other() -> None:
@@ -114,7 +114,7 @@ async def test_removed_container_is_a_dead_sandbox() -> None:
     """A container that is removed from outside ends running and later commands as SandboxDied."""
     async with DockerProvider() as provider:
         sandbox = await provider.start(SandboxSpec(image=BASE))
-        running = asyncio.create_task(sandbox.run("touch begun; sleep 60"))
+        running = asyncio.create_task(sandbox.run("touch begun; sleep 600", timeout=600))
         while not (await sandbox.run("test -e begun")).ok:
             pass
         docker("rm", "-f", sandbox.container)
@@ -141,7 +141,7 @@ async def test_restart_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> No
     async with DockerProvider() as provider, await provider.start(SandboxSpec(image=BASE)) as box:
         shell = await box.shell()
         await shell.run("cd /usr; x=1")
-        other = asyncio.create_task(box.run("echo > begun; sleep 60"))
+        other = asyncio.create_task(box.run("echo > begun; sleep 600", timeout=600))
         while not (await box.run("test -e begun")).ok:
             pass
         await box.write_file("file", b"kept\n")
@@ -205,7 +205,7 @@ async def test_containers_of_an_image_begin_alike(more: str, workdirs: list[str]
     recipe = f"FROM {BASE}\nUSER root\nRUN {make}\n{more}"
     image = f"trajgym/test-alike:{os.getpid()}"
     build = ["docker", "build", "-q", "--network", "none", "-t", image, "-"]
-    subprocess.run(build, input=recipe.encode(), capture_output=True, check=True, timeout=120)
+    subprocess.run(build, input=recipe.encode(), capture_output=True, check=True, timeout=240)
     paths = "/home /srv /outer /there /there/ /work /data"
     look = f"find {paths} -printf '%p %y %m %U:%G\\n' | sort"
     try:
@@ -234,7 +234,7 @@ async def test_the_content_of_volumes_is_not_lost_in_a_copy() -> None:
     image = f"trajgym/test-volumes:{os.getpid()}"
     build = ["docker", "build", "-q", "--network", "none", "-t", image, "-"]
     recipe = f"FROM {BASE}\nUSER root\nRUN mkdir -m 777 /data\nVOLUME /data\n"
-    subprocess.run(build, input=recipe.encode(), capture_output=True, check=True, timeout=120)
+    subprocess.run(build, input=recipe.encode(), capture_output=True, check=True, timeout=240)
     try:
         spec = SandboxSpec(image=image)
         async with DockerProvider() as provider, await provider.start(spec) as box:

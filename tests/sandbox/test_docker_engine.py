@@ -36,7 +36,7 @@ pytestmark = [
 # Old versions take every network namespace of a new kernel for the host's, and refuse.
 RUNSC = '#!/bin/sh\nexec runsc --network=none "$@"\n'
 NAMESPACES = ("--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
-START_SECONDS = 60
+START_SECONDS = 240
 
 
 class PrivateEngine:
@@ -70,6 +70,7 @@ class PrivateEngine:
         while self.docker("info").returncode != 0:
             if time.monotonic() > deadline or self.process.poll() is not None:
                 pytest.fail(f"no private engine: {(self.folder / 'log').read_text()[-2000:]}")
+            time.sleep(0.1)
 
     def docker(self, *words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         command = ["docker", "-H", self.host, *words]
@@ -119,7 +120,7 @@ async def test_engine_dies_mid_session(
     """
     async with DockerProvider(private_engine.host) as provider:
         sandbox = await provider.start(SandboxSpec(image="tiny"))
-        running = asyncio.create_task(sandbox.run("touch begun; sleep 60"))
+        running = asyncio.create_task(sandbox.run("touch begun; sleep 600", timeout=600))
         while not (await sandbox.run("test -e begun")).ok:
             pass
         private_engine.process.kill()

@@ -12,6 +12,7 @@ import pytest
 from trajgym.envs.sandbox import (
     SandboxSpec,
     SandboxUnavailable,
+    _find,
     close_shared_providers,
     find_provider,
     hold_shared_providers,
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 
 @pytest.mark.docker
 @pytest.mark.usefixtures("engine")
-async def test_auto_takes_the_engine() -> None:
+async def test_auto_takes_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Docker is taken where an engine answers."""
+    monkeypatch.setattr(_find, "ENGINE_SECONDS", 240.0)  # for a busy one
     async with await find_provider("auto") as provider:
         assert provider.name == "docker"
 

@@ -95,7 +95,7 @@ async def test_docker_image_is_rebased(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _import_tiny() -> None:
     command = ["docker", "import", "-", TINY]
-    subprocess.run(command, input=tiny_root(), capture_output=True, check=True, timeout=60)
+    subprocess.run(command, input=tiny_root(), capture_output=True, check=True, timeout=240)
 
 
 @EMBEDDED

@@ -165,7 +165,7 @@ async def test_no_sandbox_ahead_without_memory(
         kind = pool._kind(SandboxSpec())
         pool._refill(kind)
         assert not pool._tasks
-        monkeypatch.undo()
+        monkeypatch.setattr(_pool, "_free_memory", lambda: 1 << 40)
         pool._refill(kind)
         assert pool._tasks
 

@@ -52,7 +52,7 @@ async def test_mcp_search_server() -> None:
         page = {"title": "Salt", "snippet": f"about {query}", "url": "https://example.org/salt"}
         return [page, {"title": "Eel", "text": "eels", "link": "https://example.org/eel"}]
 
-    quick = Patience(seconds=20.0, tries=2, first_wait=0.01)
+    quick = Patience(seconds=240.0, tries=2, first_wait=0.01)
     async with running(server.streamable_http_app()) as url:
         engine = McpEngine(f"{url}/mcp", patience=quick)
         hits = (await engine.search(["tides"], 5))[0]

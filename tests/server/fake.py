@@ -78,6 +78,8 @@ class Engine:
     paths: list[str] = field(default_factory=list)
     cancelled: int = 0
     open: int = 0
+    gated: int = 0
+    """Answers that wait after some of their pieces."""
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     running: asyncio.Event = field(default_factory=asyncio.Event)
@@ -297,6 +299,7 @@ class Engine:
         return response
 
     async def _gate_or_abort(self) -> None:
+        self.gated += 1
         waits = [asyncio.ensure_future(e.wait()) for e in (self.gate, self.abort)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:

@@ -249,10 +249,9 @@ async def test_an_aborted_answer_is_completed(tmp_path: Path, stream: bool, call
             work: Any = asyncio.ensure_future(w.events(CHAT, body))
         else:
             work = asyncio.ensure_future(w.post(CHAT, body))
-        await until(lambda: w.engine.open == 1)
-        await asyncio.sleep(0.1)
+        await until(lambda: w.engine.gated == 1)
         await control(w, "pause", mode="abort")
-        await asyncio.sleep(0.1)
+        await until(lambda: w.app.settings.control.held == 1)
         await control(w, "resume", version=1)
         w.engine.gate.set()
         got = await work

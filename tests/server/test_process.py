@@ -110,9 +110,12 @@ async def test_an_answer_written_by_a_killed_server_is_replayed(tmp_path: Path) 
         await w.engine.arrived.wait()
         post.cancel()
         await asyncio.wait({post})
-        w.engine.gate.set()
+        live = w.app.book.find("s")
         async with asyncio.timeout(60):
-            while not w.tree().turns:
+            while live.running[0].listeners:  # the server has not noticed yet that it left
+                await asyncio.sleep(0.01)
+            w.engine.gate.set()
+            while live.running:
                 await asyncio.sleep(0.01)
         w.app.book._live.clear()  # as a new process has it
         assert isinstance(w.app.book, SessionBook)

@@ -49,12 +49,20 @@ async def client(runs: Path, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]
         httpx.AsyncClient(base_url=url, headers=TOKEN, timeout=60) as client,
     ):
         for run in ("one", "deep~two"):
-            while True:
-                found = (await client.get(f"/api/runs/{run}")).json()
-                if found["turns"] and found["read"] == found["turns"]:
-                    break
-                await asyncio.sleep(0.05)
+            await read(client, run)
         yield client
+
+
+async def read(client: httpx.AsyncClient, run: str, turns: int = 1) -> Any:
+    """Wait until the viewer has read all of a run that has so many turns, and return its overview.
+
+    It reads sessions before turns, and a bit at a time.
+    """
+    while True:
+        found = (await client.get(f"/api/runs/{run}")).json()
+        if found.get("turns", 0) >= turns and found["read"] == found["turns"]:
+            return found
+        await asyncio.sleep(0.05)
 
 
 async def get(client: httpx.AsyncClient, path: str, **query: Any) -> Any:
@@ -227,14 +235,13 @@ async def test_a_run_appears_when_it_is_written(tmp_path: Path) -> None:
             store.begin_session(record("a"))
             store.append_turn("a", turn(0)).wait()
             async with asyncio.timeout(60):
-                while not (found := await get(client, "/api/runs/run")).get("turns"):
-                    await asyncio.sleep(0.05)
+                found = await read(client, "run", turns=1)
             assert found["live"]
             assert "totals" not in await get(client, "/api/runs/run", after=found["revision"])
             store.append_turn("a", turn(1)).wait()
             async with asyncio.timeout(60):
-                while "totals" not in await get(client, "/api/runs/run", after=found["revision"]):
-                    await asyncio.sleep(0.05)
+                await read(client, "run", turns=2)
+            assert "totals" in await get(client, "/api/runs/run", after=found["revision"])
             (row,) = (await get(client, "/api/runs/run/sessions"))["rows"]
             assert (row["status"], row["turns"]) == ("running", 2)
 
@@ -343,9 +350,7 @@ async def test_a_damaged_run_keeps_no_other_from_being_read(tmp_path: Path) -> N
         while not (found := await get(client, "/api/runs/bad"))["error"]:
             await asyncio.sleep(0.05)
         assert "a record is damaged" in found["error"]
-        while not (found := await get(client, "/api/runs/good"))["turns"]:
-            await asyncio.sleep(0.05)
-        assert found["read"] == found["turns"]
+        await read(client, "good")
 
 
 def test_no_name_is_declared_by_two_modules_of_the_page() -> None:

@@ -34,7 +34,7 @@ def test_default_agent_solves_a_task_in_our_sandbox(spans: Task, kind: str, solv
         answer("The change.", apply),
         answer("Done.", SUBMIT),
     ]
-    with MiniSweEnvironment(spans, sandbox=kind, command_seconds=30.0) as env:
+    with MiniSweEnvironment(spans, sandbox=kind, command_seconds=240.0) as env:
         agent = DefaultAgent(
             DeterministicModel(outputs=outputs),
             env,

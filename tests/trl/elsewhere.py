@@ -69,7 +69,7 @@ def make(
         TemplateRenderer(AutoTokenizer.from_pretrained(model)),
         shard.store(store),
         versions=versions,
-        **{"samples": 2, "concurrency": 2, "max_tokens": 8, **options},
+        **{"samples": 2, "concurrency": 2, "max_tokens": 16, **options},
     )
 
 

@@ -39,7 +39,7 @@ def working(
     clock.watched = options.pop("watched", True)
     retry = Retry(tries=2, first_wait=0.01, longest_wait=0.01)
     engine = VLLMEngine(server.url, "tiny", versions=clock, retry=retry)
-    settings: dict[str, Any] = {"samples": 2, "concurrency": 2, "max_tokens": 8, **options}
+    settings: dict[str, Any] = {"samples": 2, "concurrency": 2, "max_tokens": 16, **options}
     spec = settings.pop("spec", SPEC)
     renderer = TemplateRenderer(tiny.tokenizer)
     given = tasks(4) if given is None else given

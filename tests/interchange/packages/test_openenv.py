@@ -260,7 +260,7 @@ async def test_places_and_secrets() -> None:
             async with GenericEnvClient(base, headers=headers) as second:
                 with pytest.raises(RuntimeError, match="CAPACITY_REACHED"):
                     await second.reset()
-        async with GenericEnvClient(base, headers=headers) as third, asyncio.timeout(30):
+        async with GenericEnvClient(base, headers=headers) as third, asyncio.timeout(240):
             while True:
                 try:
                     await third.reset()
