@@ -34,6 +34,7 @@ __all__ = [
     "check_values",
     "group_rows",
     "session_rows",
+    "without_id",
 ]
 
 Values: TypeAlias = Rewards | Advantages | RunValues
@@ -147,7 +148,7 @@ class RowBuilder:
             except UnsupportedModality:
                 raise
             except InvalidInput as error:
-                made.dropped[str(error)] += 1
+                made.dropped[without_id(str(error), tree.record.id)] += 1
                 continue
             if rows:
                 made.sessions.append((tree, rows))
@@ -247,6 +248,11 @@ def session_rows(
     for row in rows:
         validate_row(row)
     return rows, dropped
+
+
+def without_id(reason: str, session: str) -> str:
+    """Return a reason without the session's id at its start, so that equal reasons are counted."""
+    return reason.removeprefix(f"session {session}: ").removeprefix(f"session {session} ")
 
 
 def all_values(values: Values | Sequence[Values]) -> tuple[Values, ...]:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["draw_only_group", "draw_session", "print_explanation"]
 
 _NOISE = 1e-12
+_DEED = "what it did"
+_SHORTEST, _LONGEST = len(_DEED), 40
+"""Width of that column, which gives way to the numbers."""
+_GAP = 2
 
 
 def print_explanation(
@@ -33,23 +37,34 @@ def print_explanation(
     """
     found = explain(deriver, values.table, tree.record.id)
     names = list(found[0].terms) if found else []
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("turn", "attempt", "after"):
-        table.add_column(name, justify="right")
-    table.add_column("what it did", no_wrap=True, max_width=40)
-    for name in (*names, type(values).__name__.lower().rstrip("s")):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("spans, on top")
-    for part, turn in zip(found, tree.turns, strict=True):
-        numbers = [*(part.terms[name] for name in names), part.value]
-        table.add_row(
+    rows = [
+        [
             str(turn.index),
             str(turn.attempt),
             "-" if turn.parent is None else str(turn.parent),
-            Text(_deed(turn), overflow="ellipsis"),
-            *(f"{_rounded(number):+.4g}" for number in numbers),
-            Text(", ".join(f"{name} {value:+.4g}" for name, value in part.spans.items())),
-        )
+            _deed(turn),
+            *(f"{_rounded(part.terms[name]):+.4g}" for name in names),
+            f"{_rounded(part.value):+.4g}",
+            ", ".join(f"{name} {value:+.4g}" for name, value in part.spans.items()),
+        ]
+        for part, turn in zip(found, tree.turns, strict=True)
+    ]
+    of = type(values).__name__.lower().rstrip("s")
+    columns = ["turn", "attempt", "after", _DEED, *names, of, "spans, on top"]
+    if not any(row[-1] for row in rows):
+        del columns[-1]
+    widths = [max([len(name), *(len(row[at]) for row in rows)]) for at, name in enumerate(columns)]
+    taken = sum(widths) - widths[columns.index(_DEED)] + _GAP * (len(columns) - 1)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in columns:
+        if name == _DEED:
+            room = min(_LONGEST, max(_SHORTEST, console.width - taken))
+            table.add_column(name, no_wrap=True, max_width=room)
+        else:
+            left = name == columns[-1] != of
+            table.add_column(name, justify="left" if left else "right", no_wrap=not left)
+    for row in rows:
+        table.add_row(*(Text(cell, overflow="ellipsis") for cell in row[: len(columns)]))
     console.print(table)
 
 

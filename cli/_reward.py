@@ -114,6 +114,12 @@ def run_reward(
         f"{counts['nonzero']} not zero{spans}, sum {counts['sum']:g}. "
         f"Stored in {path} as {name!r}.",
     )
+    if not counts["sessions"]:
+        say(
+            "warning: no counted session is in a sealed group; values are derived in groups",
+            style="yellow",
+            error=True,
+        )
 
 
 def _keep(

@@ -105,8 +105,8 @@ def run_serve(options: ServeOptions) -> None:
 
         def ready(url: str) -> None:
             console.print(
-                f"Recording into {options.run}. Base URL for agents: {url}/sessions/ID/v1. "
-                "Press Ctrl-C to stop.",
+                f"Recording into {options.run}. Base URL for agents: {url}/sessions/ID/v1, where "
+                f"POST {url}/api/sessions returns an ID. Press Ctrl-C to stop.",
                 highlight=False,
                 soft_wrap=True,
             )

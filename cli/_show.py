@@ -125,6 +125,8 @@ def show_session(path: Path, session: str, *, full: bool, as_json: bool = False)
         if full and attempt.error:
             error = Text(attempt.error.rstrip())
             console.print(_framed(error, "error", plain=plain), soft_wrap=plain)
+        elif attempt.error:
+            console.print(Text("--full shows the traceback", style="dim"), soft_wrap=plain)
     for turn in tree.turns:
         if turn.index not in shown:
             console.print(_turn(turn, derived, full=full, plain=plain), soft_wrap=plain)

@@ -14,6 +14,8 @@ from trajgym.trajectory import ConformanceError, Message, Task
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trajgym.trajectory import Turn
+
 __all__ = ["check_env"]
 
 
@@ -118,7 +120,7 @@ class _Check:
         forkable = self.spec.resolve().forkable
         async with self.session() as session:
             await self.play(session)
-            last = next((t for t in reversed(session.turns) if not t.done), None)
+            last = next((turn for turn in reversed(session.turns) if _can_be_repeated(turn)), None)
             try:
                 rival = await session.fork(last.index if last else None)
             except Unforkable:
@@ -150,6 +152,10 @@ def example_messages(session: Session) -> list[Message]:
         _call(function["name"], json.dumps(_example(function["parameters"])))
         for function in functions
     ]
+
+
+def _can_be_repeated(turn: Turn) -> bool:
+    return not turn.done and all(call.status != "timeout" for call in turn.calls)
 
 
 def _call(name: str, arguments: str) -> Message:

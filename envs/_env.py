@@ -9,7 +9,7 @@ from trajgym.envs._meter import Remaining
 from trajgym.envs._stoppable import CANCEL_SECONDS
 from trajgym.envs._tasks import TaskData, load_tasks
 from trajgym.envs._threads import inline
-from trajgym.envs._tools import Tool, ToolResult
+from trajgym.envs._tools import Tool, ToolResult, is_tool
 from trajgym.trajectory import InvalidInput, Message, Outcome
 
 if TYPE_CHECKING:
@@ -76,6 +76,15 @@ class Env:
     acting_on: Mapping[str, Any] = {}
     rubric: Rubric | None = None
     judge: ChatModel | None = None
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        for name, value in vars(cls).items():
+            if name in vars(Env) and is_tool(value):
+                raise InvalidInput(
+                    f"{cls.__name__}.{name}: a tool would replace this method of Env: call the "
+                    f'method otherwise, and mark it by @tool(name="{name}")'
+                )
 
     def __init__(self, **config: Any) -> None:
         if config:

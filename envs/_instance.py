@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trajgym.envs._execute import Execution, content_parts
 from trajgym.envs._plain import plain_message, readable
-from trajgym.envs._results import as_facts, as_result, as_snapshot
+from trajgym.envs._results import as_facts, as_result, as_snapshot, described
 from trajgym.envs._stoppable import stoppable
 from trajgym.envs._tools import ToolResult, tools_of
 from trajgym.envs.faults import contained
@@ -86,7 +86,7 @@ class Instance:
             opening = [{"role": "user", "content": opening}]
         if not isinstance(opening, list) or not opening:
             raise TypeError(
-                f"reset() returned {type(opening).__name__}; return the first message's text, or "
+                f"reset() returned {described(opening)}; return the first message's text, or "
                 "a list of messages",
             )
         return replace_surrogates([plain_message(message, "reset()") for message in opening])

@@ -42,6 +42,11 @@ def check_forkable(
         raise Unforkable(f"task {task.id!r} declares that it can't be replayed")
     if shared and shared[-1].done:
         raise Unforkable(f"turn {shared[-1].index} ended the episode: fork an earlier one")
+    if shared and any(call.status == "timeout" for call in shared[-1].calls):
+        raise Unforkable(
+            f"turn {shared[-1].index} was stopped when the time ran out, which can't be repeated: "
+            "fork an earlier one"
+        )
     indices = {one.index for one in shared}
     for other in recorded:
         if other.edge == "spawn" and other.parent in indices:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Rational
@@ -18,7 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from decimal import Decimal
 
-__all__ = ["as_facts", "as_flag", "as_number", "as_outcome", "as_result", "as_snapshot"]
+__all__ = [
+    "as_facts",
+    "as_flag",
+    "as_number",
+    "as_outcome",
+    "as_result",
+    "as_snapshot",
+    "described",
+    "shown",
+]
 
 _T = TypeVar("_T")
 
@@ -55,7 +65,7 @@ def _result(value: object, where: str) -> ToolResult:
     if isinstance(value, str):
         return ToolResult(content=plain_text(value))
     if not isinstance(value, ToolResult):
-        raise _fault(where, f"returned {type(value).__name__}; return text or ToolResult")
+        raise _fault(where, f"returned {described(value)}; return text or ToolResult")
     if not isinstance(value.truncated, str):
         raise _fault(where, f"truncated is {_short(value.truncated)}; it must be a limit's name")
     if len(plain_text(value.truncated)) > _NAME:
@@ -91,7 +101,7 @@ def _outcome(verdict: object) -> Outcome:
             details=_facts(verdict.details, f"{where}: details", "verify"),
         )
     if isinstance(verdict, str) or (plain := plain_number(verdict)) is None:
-        message = f"returned {type(verdict).__name__}; return a float, a bool or an Outcome"
+        message = f"returned {described(verdict)}; return a float, a bool or an Outcome"
         raise _fault(where, message, "verify")
     score = as_number(plain, f"{where}: score", "verify")
     return Outcome(score=score, passed=score >= 1.0)
@@ -107,7 +117,20 @@ def as_snapshot(value: object) -> str | None:
         return None
     if isinstance(value, str):
         return plain_text(value)
-    raise _fault("snapshot()", f"returned {type(value).__name__}; return its id, or None")
+    raise _fault("snapshot()", f"returned {described(value)}; return its id, or None")
+
+
+def described(value: object) -> str:
+    """Return what a value of a wrong type is, for an error message."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"{name} (is an `await` missing?)" if inspect.isawaitable(value) else name
+
+
+def shown(value: object) -> str:
+    """Return what an argument of a wrong type is, with its article, for an error message."""
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
 def _converted(convert: Callable[[], _T], where: str, part: str = "env") -> _T:

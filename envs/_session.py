@@ -27,7 +27,9 @@ from trajgym.envs._meter import Meter
 from trajgym.envs._others import plain_others
 from trajgym.envs._plain import readable
 from trajgym.envs._replay import Replay, check_forkable
+from trajgym.envs._results import shown
 from trajgym.envs._scoring import verified
+from trajgym.envs._spec import EnvSpec
 from trajgym.envs._stoppable import CANCEL_SECONDS, stoppable
 from trajgym.envs._threads import Worker, finish_despite_cancel
 from trajgym.envs._tools import tools_of
@@ -40,6 +42,7 @@ from trajgym.trajectory import (
     SessionTree,
     Status,
     StoreError,
+    Task,
     Turn,
     Usage,
 )
@@ -56,7 +59,6 @@ if TYPE_CHECKING:
     from trajgym.envs._ledger import Taken
     from trajgym.envs._reply import Reply, TurnLimits
     from trajgym.envs._spawn import Spawn
-    from trajgym.envs._spec import EnvSpec
     from trajgym.envs._subagent import SubAgent
     from trajgym.trajectory import (
         Attempt,
@@ -64,7 +66,6 @@ if TYPE_CHECKING:
         Message,
         Outcome,
         Store,
-        Task,
         ToolSchema,
     )
 
@@ -135,6 +136,7 @@ class Session:
         labels: Mapping[str, str] | None = None,
         snapshot_every: int = 0,
     ) -> None:
+        _check(spec, task)
         env_class = spec.resolve()
         session_id = session_id or uuid.uuid4().hex
         limits = budgets or env_class.budgets
@@ -335,12 +337,16 @@ class Session:
             The environment's response. The turn is durable when this returns.
 
         Raises:
-            SessionEnded: the attempt has ended.
+            SessionEnded: the attempt has ended, or the session was not opened.
             InvalidInput: ``reply`` is not an assistant message, its ids are inconsistent, or
                 another step is in progress; nothing was recorded and the attempt continues.
             StoreError: the turn could not be stored.
         """
         env = self._instance.env
+        if env is None and not self.done:
+            raise SessionEnded(
+                f"session {self.id}: it is not open: use it as `async with Session(...) as session`"
+            )
         if env is None or self.done:
             raise SessionEnded(f"session {self.id}: the attempt has ended ({self.status})")
         if self._stepping:
@@ -452,8 +458,8 @@ class Session:
 
         Raises:
             Unforkable: the environment or the task (``"replayable": false`` in its data) declares
-                that it can't be forked, the turn ended the episode, or a turn up to it spawned a
-                sub-agent.
+                that it can't be forked, the turn ended the episode or was stopped when the time ran
+                out, or a turn up to it spawned a sub-agent.
             ForkDiverged: the replay gave other observations than those recorded.
             InvalidInput: the turn is not part of this attempt.
         """
@@ -698,3 +704,15 @@ class Session:
         await self._ledger.begin_if_new()
         await self._ledger.put_attempt(attempt)
         await self._instance.close()
+
+
+def _check(spec: object, task: object) -> None:
+    """Check the types of a session's arguments.
+
+    Raises:
+        InvalidInput: one has another type.
+    """
+    if not isinstance(spec, EnvSpec):
+        raise InvalidInput(f"the environment is {shown(spec)}; give EnvSpec(id=...)")
+    if not isinstance(task, Task):
+        raise InvalidInput(f"the task is {shown(task)}; give Task(id=...)")

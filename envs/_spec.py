@@ -12,7 +12,7 @@ from trajgym.envs._errors import UnknownEnv
 from trajgym.envs._tasks import problems
 from trajgym.envs.faults import contained
 from trajgym.trajectory import InvalidInput
-from trajgym.trajectory._internal import entry_points
+from trajgym.trajectory._internal import entry_points, load_entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,8 @@ class EnvSpec(BaseModel):
 
         Raises:
             UnknownEnv: there is no environment with that id, or it can't be imported.
-            InvalidInput: the configuration names a variant that does not exist, or is malformed.
+            InvalidInput: the configuration names a variant that does not exist, or is malformed; or
+                the package that registers the environment can't be imported.
         """
         if self.id.startswith(("http://", "https://")):
             from trajgym.envs.remote import remote_class
@@ -56,7 +57,7 @@ class EnvSpec(BaseModel):
             for entry in entry_points(_GROUP):
                 if entry.name == self.id:
                     with contained():  # imports the environment's module
-                        found = entry.load()
+                        found = load_entry(entry)
         if not (isinstance(found, type) and issubclass(found, Env)):
             raise UnknownEnv(
                 f"no environment {self.id!r}; known: {', '.join(registered()) or 'none'}. "

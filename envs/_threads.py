@@ -73,7 +73,7 @@ class Worker:
                 result = function(*args, **kwargs)
             return await stoppable(
                 result,
-                getattr(function, "__qualname__", type(function).__name__),
+                _name_of(function),
                 seconds=self._cancel_seconds,
                 on_abandoned=self._on_abandoned,
             )
@@ -116,7 +116,7 @@ class Worker:
                 with contained():
                     result = context.run(function, *args, **kwargs)
             except StopIteration as stop:  # a future can't raise StopIteration
-                error = RuntimeError(f"{function!r} raised StopIteration: {stop}")
+                error = RuntimeError(f"{_name_of(function)} raised StopIteration: {stop}")
             except BaseException as caught:  # noqa: BLE001 - boundary: it travels to the waiter
                 error = caught
             try:
@@ -132,6 +132,11 @@ class Worker:
         if self._queue is not None:
             self._queue.put(None)
             self._queue = None
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    name: str = getattr(function, "__qualname__", type(function).__name__)
+    return name
 
 
 def _is_coroutine_function(function: Callable[..., Any]) -> bool:

@@ -26,6 +26,7 @@ __all__ = [
     "Tool",
     "ToolResult",
     "declare_tools",
+    "is_tool",
     "tool",
     "tools_of",
 ]
@@ -148,6 +149,11 @@ def tool(
     return mark if function is None else mark(function)
 
 
+def is_tool(function: object) -> bool:
+    """Return whether a function is marked as a tool."""
+    return hasattr(function, _MARK)
+
+
 _known: dict[type, Mapping[str, Tool]] = {}
 
 
@@ -189,7 +195,13 @@ def declare_tools(cls: type, tools: Iterable[Tool]) -> None:
 def _make(cls: type, function: Any, name: str, concurrent: bool) -> Tool:
     where = f"{cls.__name__}.{function.__name__}"
     summary, described = _parse_docstring(inspect.getdoc(function) or "")
-    hints = get_type_hints(function, include_extras=True)
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except (NameError, TypeError) as error:  # names that its module does not have
+        raise InvalidInput(
+            f"{where}: its type hints can't be read: {error}; define the types in the module, "
+            "outside of functions and of `if TYPE_CHECKING`",
+        ) from error
     fields: dict[str, Any] = {}
     for parameter in list(inspect.signature(function).parameters.values())[1:]:
         if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:

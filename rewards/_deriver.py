@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trajgym.rewards._errors import UnknownDeriver
 from trajgym.trajectory import InvalidInput, Stamp, attempt_turns
-from trajgym.trajectory._internal import entry_points
+from trajgym.trajectory._internal import entry_points, load_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -157,12 +157,13 @@ def get_deriver(name: str, **settings: object) -> Deriver:
 
     Raises:
         UnknownDeriver: no deriver has that name, or the registered object is not a deriver.
-        InvalidInput: it has no such setting, or a setting's value is invalid.
+        InvalidInput: it has no such setting, a setting's value is invalid, or its package can't be
+            imported.
     """
     found = next((entry for entry in entry_points(_GROUP) if entry.name == name), None)
     if found is None:
         raise UnknownDeriver(f"no deriver {name!r}; there are {', '.join(list_derivers())}")
-    kind = found.load()
+    kind = load_entry(found)
     if not (isinstance(kind, type) and issubclass(kind, Deriver)):
         raise UnknownDeriver(f"deriver {name!r} ({found.value}) is not a subclass of Deriver")
     try:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trajgym.envs import TurnLimits
+from trajgym.envs._results import shown
 from trajgym.envs.faults import CANCEL_SECONDS
 from trajgym.trajectory import InvalidInput, TrajgymError
 from trajgym.trajectory._internal import AsyncClosing
@@ -35,7 +36,21 @@ __all__ = [
     "PolicyRejected",
     "PolicyRequest",
     "PolicyUnavailable",
+    "check_policy",
 ]
+
+
+def check_policy(policy: object) -> None:
+    """Check the type of a run's policy.
+
+    Raises:
+        InvalidInput: it is no instance of a policy.
+    """
+    if isinstance(policy, type) or not hasattr(policy, "sample"):
+        raise InvalidInput(
+            f"the policy is {shown(policy)}; give an instance of a Policy: ScriptedPolicy(...) "
+            "takes a function or a list of answers"
+        )
 
 
 class PolicyError(TrajgymError):

@@ -11,6 +11,7 @@ from trajgym.envs._runs import close_runs, open_runs
 from trajgym.envs.faults import contained
 from trajgym.rollout._dispatch import Dispatcher
 from trajgym.rollout._drive import SessionHooks
+from trajgym.rollout._policy import check_policy
 from trajgym.rollout._progress import Progress
 from trajgym.rollout._running import RunningSessions
 from trajgym.rollout._sample import OpenGroup, run_sample
@@ -106,6 +107,7 @@ class Runner:
         allow_changes: Collection[str] = (),
         **overrides: Unpack[RunKeywords],
     ) -> None:
+        check_policy(policy)
         self.settings = settings = RunSettings.of(settings, overrides)
         self.spec = spec
         self.policy = policy

@@ -6,6 +6,8 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from trajgym.envs import EnvSpec
+from trajgym.envs._results import shown
 from trajgym.envs.faults import contained, stoppable
 from trajgym.rollout._fingerprint import KnownTasks, claim_run
 from trajgym.rollout._places import Places
@@ -13,16 +15,15 @@ from trajgym.rollout._resume import Earlier, earlier_groups
 from trajgym.rollout._sample import group_id
 from trajgym.rollout.mixture import Draws, Mixture
 from trajgym.rollout.rules import Capacity
-from trajgym.trajectory import InvalidInput
+from trajgym.trajectory import InvalidInput, Task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 
-    from trajgym.envs import EnvSpec
     from trajgym.rollout._policy import Policy
     from trajgym.rollout._progress import Progress
     from trajgym.rollout._settings import RunSettings
-    from trajgym.trajectory import Store, Task
+    from trajgym.trajectory import Store
 
 __all__ = ["GroupSource"]
 
@@ -40,7 +41,8 @@ class GroupSource:
 
     Raises:
         UnknownEnv: a spec names no environment.
-        InvalidInput: there are no tasks and no mixture, or a rubric needs a judge and has none.
+        InvalidInput: there are no tasks and no mixture, an argument has another type, or a rubric
+            needs a judge and has none.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class GroupSource:
         tasks: Iterable[Task] | AsyncIterator[Task] | None,
         settings: RunSettings,
     ) -> None:
+        _check(spec, tasks)
         known = tasks if isinstance(tasks, (list, tuple)) else ()
         self.places = Places(spec, settings, known)
         self.draws: Draws | None = None
@@ -108,12 +111,19 @@ class GroupSource:
         return self.capacity.admits(version) and draws.can_draw(full)
 
     async def read(self, full: Collection[str]) -> Task | None:
-        """Return the next task; None if there are no more."""
+        """Return the next task; None if there are no more.
+
+        Raises:
+            InvalidInput: what the tasks' iterator gives is no task.
+        """
         if self.draws is not None:
             return self.draws.draw(full)
         with contained():
             one = anext(self._tasks, None)
-            return await stoppable(one, "the task source", seconds=self.places.cancel_seconds)
+            task = await stoppable(one, "the task source", seconds=self.places.cancel_seconds)
+        if task is not None:
+            _check_task(task)
+        return task
 
     def group_of(self, task: Task) -> tuple[str, Earlier]:
         """Return the id of a task's next group, and what the run has of it.
@@ -153,6 +163,29 @@ class GroupSource:
         self.capacity.end(accepted=accepted)
         if self.draws is not None:
             self.draws.end(group)
+
+
+def _check(spec: object, tasks: object) -> None:
+    """Check the types of a run's environment and tasks; those of an iterator once they are read.
+
+    Raises:
+        InvalidInput: one has another type.
+    """
+    if not isinstance(spec, EnvSpec | Mixture):
+        raise InvalidInput(
+            f"the environment is {shown(spec)}; give EnvSpec(id=...), or a Mixture of several"
+        )
+    if isinstance(tasks, str):
+        raise InvalidInput(f"tasks is the text {tasks!r:.100}; read them by load_tasks(...)")
+    for task in tasks if isinstance(tasks, list | tuple) else ():
+        _check_task(task)
+
+
+def _check_task(task: object) -> None:
+    if not isinstance(task, Task):
+        raise InvalidInput(
+            f"a task is {shown(task)}; give Task(id=...): load_tasks(...) reads files and dicts"
+        )
 
 
 async def _as_async(tasks: Iterable[Task] | AsyncIterator[Task]) -> AsyncIterator[Task]:

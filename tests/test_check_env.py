@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any, ClassVar
 
 import pytest
 
 from tests.worlds import call
-from trajgym.envs import Env, EnvSpec, check_env, register, tool
+from trajgym.envs import Budgets, Env, EnvSpec, check_env, register, tool
 from trajgym.trajectory import ConformanceError, Message, Task
 
 GOOD = [call(("add", '{"n": 2}')), call(("dice", "{}")), call(("finish", "{}"))]
@@ -80,6 +81,24 @@ class Secret(Base):
     def respond(self, message: Message) -> str:
         self.counter.append(1)
         return str(len(self.counter))
+
+
+@register("good/hanging")
+class Hanging(Base):
+    """Its tool ends when the agent's time is used up."""
+
+    budgets = Budgets(seconds=0.2)
+
+    @tool
+    async def act(self) -> str:
+        """Wait for something that does not come."""
+        await asyncio.Event().wait()
+        return ""
+
+
+async def test_a_call_that_ran_out_of_time_is_not_repeated() -> None:
+    """The check of forks does not wait for a call that the agent's time has stopped."""
+    await asyncio.wait_for(check_env(EnvSpec(id="good/hanging")), timeout=120)
 
 
 @pytest.mark.parametrize(

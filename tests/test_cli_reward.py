@@ -23,7 +23,17 @@ from trajgym.envs import EnvSpec
 from trajgym.rewards import MissingSignals
 from trajgym.rollout import TokenPolicy, TreeExpansion, call, collect
 from trajgym.rollout.engines import FakeCall
-from trajgym.trajectory import Dropped, InvalidInput, Run, Task
+from trajgym.trajectory import (
+    Attempt,
+    Dropped,
+    InvalidInput,
+    Outcome,
+    Run,
+    SessionRecord,
+    Status,
+    Store,
+    Task,
+)
 
 assert Counter
 
@@ -70,7 +80,17 @@ def test_explain_prints_terms_that_add_up(trees: Path) -> None:
     name = first(trees)
     said = run("reward", trees, "--with", "tree_grpo", "--explain", name)
     head = next(line for line in said.splitlines() if "intra" in line)
-    assert head.split()[-6:] == ["intra", "inter", "advantage", "spans,", "on", "top"]
+    assert head.split() == [
+        "turn",
+        "attempt",
+        "after",
+        "what",
+        "it",
+        "did",
+        "intra",
+        "inter",
+        "advantage",
+    ]
     rows = rows_of(said)
     with Run(trees) as found:
         tree = found.session(name)
@@ -191,6 +211,16 @@ def test_an_export_prints_at_most_ten_reasons(
     assert lines[0] == "left out 2: reason 7"
     assert lines[-1] == "left out 191: 191 other reasons (--json prints all)"
     assert len(json.loads(run(*command, "--json"))["left_out"]) == 200
+
+
+def test_sessions_outside_of_groups_have_no_values(tmp_path: Path) -> None:
+    """Sessions that were recorded one by one: `reward` says why there is nothing."""
+    with Store(tmp_path / "run") as store:
+        store.begin_session(SessionRecord(id="a", task="t", env={"id": "none", "config": {}}))
+        outcome = Outcome(score=1.0, passed=True)
+        store.put_attempt("a", Attempt(status=Status("completed"), outcome=outcome)).wait()
+    said = run("reward", tmp_path / "run", "--with", "outcome")
+    assert "no counted session is in a sealed group" in said
 
 
 @contextmanager

@@ -179,6 +179,8 @@ async def test_timed_out_call_is_recorded() -> None:
             step = asyncio.create_task(session.step(calls))
             await asyncio.to_thread(Counter.waiting.acquire, timeout=60)
         await step
+        with pytest.raises(Unforkable, match="turn 0 was stopped when the time ran out"):
+            await session.fork(0)
     Counter.gate.set()
     assert [c.status for c in session.turns[0].calls] == ["ok", "timeout", "not_executed"]
 
@@ -367,6 +369,19 @@ async def test_unknown_environment_and_settings() -> None:
     async with Session(EnvSpec(id="tests.worlds:Counter", config={"wrong": 1}), TASK) as session:
         assert "invalid configuration" in session.attempt.cause
     assert issubclass(InvalidArguments, Exception)
+
+
+async def test_wrong_uses_are_said() -> None:
+    """A session that was not entered, and arguments of other types, are errors that say so."""
+    with pytest.raises(SessionEnded, match="not open: use it as `async with"):
+        await Session(counter(), TASK).step("hello")
+    for spec in ("test/counter", Counter):
+        with pytest.raises(
+            InvalidInput, match=r"the environment is (a str|the class Counter); give"
+        ):
+            Session(spec, TASK)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="the task is a dict; give Task"):
+        Session(counter(), {"id": "a"})  # type: ignore[arg-type]
 
 
 # Exact turns ------------------------------------------------------------------------------

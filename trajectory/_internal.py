@@ -10,7 +10,7 @@ from trajgym.trajectory._file import StoreFile, Write
 from trajgym.trajectory._growing import append_ids, same_start
 from trajgym.trajectory._html import group_html
 from trajgym.trajectory._messages import digest
-from trajgym.trajectory._plugins import entry_points
+from trajgym.trajectory._plugins import entry_points, load_entry
 
 __all__ = [
     "AsyncClosing",
@@ -25,6 +25,7 @@ __all__ = [
     "first_error",
     "group_html",
     "has_writer",
+    "load_entry",
     "moved_names",
     "replace_surrogates",
     "same_start",

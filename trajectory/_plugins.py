@@ -7,10 +7,12 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from trajgym.trajectory._errors import InvalidInput, TrajgymError
+
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["entry_points"]
+__all__ = ["entry_points", "load_entry"]
 
 
 def entry_points(group: str) -> tuple[EntryPoint, ...]:
@@ -20,6 +22,25 @@ def entry_points(group: str) -> tuple[EntryPoint, ...]:
     ``sys.path`` or one of its directories has changed: what is installed meanwhile is found.
     """
     return _read(group, tuple((path, _changed(path)) for path in sys.path))
+
+
+def load_entry(entry: EntryPoint) -> object:
+    """Return the object that an entry point names, importing its module.
+
+    Raises:
+        InvalidInput: it can't be imported; the message names the entry point and its package's
+            module. Errors of ours are raised as they are.
+    """
+    try:
+        found: object = entry.load()
+    except TrajgymError:
+        raise
+    except Exception as error:  # boundary: the module of another package
+        kind = type(error).__name__
+        raise InvalidInput(
+            f"{entry.group}: {entry.name!r} ({entry.value}) can't be loaded: {kind}: {error}"
+        ) from error
+    return found
 
 
 def _changed(path: str) -> int | None:

@@ -96,7 +96,7 @@ def export_in_context(
     with tempfile.TemporaryFile(dir=export.out) as file:
         spool = _Spool(file)
         counted: Counter[str] = Counter()
-        seen: dict[str, str] = {}
+        seen: set[str] = set()
         for tree in export.sessions:
             for attempt in tree.attempts:
                 try:
@@ -159,7 +159,7 @@ def _check(
 def _collect(
     export: Export,
     spool: _Spool,
-    seen: dict[str, str],
+    seen: set[str],
     tree: SessionTree,
     attempt: Attempt,
     by: str,
@@ -184,12 +184,12 @@ def _collect(
         raise InvalidInput("it has images")
     same = digest(list(map(_Renamed(""), messages)))
     if same in seen:
-        raise InvalidInput(f"its messages equal those of session {seen[same]}")
+        raise InvalidInput("its messages equal those of another session")
     level = _level(export, tree, by)
     tokens, counted = _tokens(tree, attempt, messages)
     if tokens > budget:
         raise InvalidInput(f"it takes {tokens} tokens ({counted}), more than a context has")
-    seen[same] = tree.record.id
+    seen.add(same)
     answered = len(messages) - len(leaf.observation)
     heads = next((i for i, m in enumerate(messages) if m["role"] not in {"system", "developer"}), 0)
     tools = tools_json(tree)

@@ -103,15 +103,17 @@ def _finish(
         line = _pair(best, worst, group, margin)
         sink.write(line)
     except InvalidInput as error:
-        export.report.drop(best.tree.record.id, best.attempt.index, f"group {group}: {error}")
+        export.report.drop(best.tree.record.id, best.attempt.index, str(error))
         return
     export.report.count(synthetic=line["synthetic"])
 
 
 def _pair(best: _Candidate, worst: _Candidate, group: str, margin: float) -> dict[str, Any]:
     gap = best.score - worst.score
-    if gap <= 0 or gap < margin:
-        raise InvalidInput(f"best and worst attempt are {gap:g} apart")
+    if gap <= 0:
+        raise InvalidInput("all scored attempts of its group have the same score")
+    if gap < margin:
+        raise InvalidInput(f"best and worst attempt of its group differ by less than {margin:g}")
     prompt, chosen, rejected = _first_difference(best, worst)
     where = f"{best.tree.record.id} against {worst.tree.record.id}"
     return {

@@ -78,7 +78,7 @@ def refusal(attempt: Attempt, include: str) -> str | None:
     if not attempt.status.scored or attempt.outcome is None:
         return f"not scored ({attempt.status})"
     if include == "passed" and not attempt.outcome.passed:
-        return f"did not pass (score {attempt.outcome.score:g})"
+        return "did not pass"
     return None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trajgym.adapters._gate import Gate, check_allowances
-from trajgym.adapters._group_rows import all_values, session_rows
+from trajgym.adapters._group_rows import all_values, session_rows, without_id
 from trajgym.trajectory import Dropped, InvalidInput, UnsupportedModality
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class ExportReport:
         self.synthetic += synthetic
 
     def drop(self, session: str, attempt: int | None, reason: str) -> None:
-        """Add an entry to :attr:`dropped`."""
-        self.dropped.append(Dropped(session, attempt, reason))
+        """Add an entry to :attr:`dropped`; the reason is stored without the session's id."""
+        self.dropped.append(Dropped(session, attempt, without_id(reason, session)))
 
 
 class Membership:
@@ -72,7 +72,7 @@ class Membership:
         if left := self._left.get(tree.record.id):
             return f"left its group ({left})"
         if tree.record.group in self._open:
-            return f"group {tree.record.group} is not sealed"
+            return "its group is not sealed"
         return None
 
 
@@ -207,10 +207,12 @@ def rows_of(
             rows, dropped = session_rows(tree, export.values, images=images != "none")
             if images == "bytes" and export.blobs is None and any(row.images for row in rows):
                 raise UnsupportedModality(
-                    f"session {name} has images; pass blobs=run.blob to export",
+                    f"session {name}: it has images; pass blobs=run.blob to export",
                 )
         except InvalidInput as error:
-            export.report.drop(name, None, str(error))
+            alone = tree.record.group is None and bool(export.values)
+            reason = "belongs to no group, and values are derived in groups"
+            export.report.drop(name, None, reason if alone else str(error))
             continue
         export.report.dropped += dropped
         if rows:

@@ -34,7 +34,11 @@ def export(
     ] = None,
     options: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Setting of the export; may be repeated."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Setting of the export, or allow=REASON; may be repeated.",
+        ),
     ] = None,
     outcomes: Outcomes = None,
     missing_signals: MissingSignals = "error",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
 from trajgym.envs.faults import contained
+from trajgym.rollout._policy import check_policy
 from trajgym.rollout._resume import without_writers
 from trajgym.rollout._sealed import SealedGroup, as_delivered
 from trajgym.rollout._settings import RunSettings
@@ -229,6 +230,7 @@ class Fleet:
     async def __aenter__(self) -> Self:
         with contained():
             policy = self._make_policy()
+        check_policy(policy)
         async with policy:
             self.places.check(policy)
             self._store = store = await asyncio.to_thread(Store, self._out)

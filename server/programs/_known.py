@@ -18,7 +18,7 @@ from trajgym.server.programs._presets import (
     directory_of,
 )
 from trajgym.trajectory import InvalidInput
-from trajgym.trajectory._internal import entry_points
+from trajgym.trajectory._internal import entry_points, load_entry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,7 +126,7 @@ def agent_class(name: str) -> type[Agent]:
     found: object = _KNOWN.get(name)
     for entry in entry_points(_GROUP):
         if entry.name == name:
-            found = found or entry.load()
+            found = found or load_entry(entry)
     if not (isinstance(found, type) and issubclass(found, Agent)):
         raise InvalidInput(f"no agent {name!r}; known: {', '.join(list_agents())}")
     return found

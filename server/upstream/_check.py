@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trajgym.envs.faults import describe
 from trajgym.server._answer import Answer
 from trajgym.server._errors import UpstreamError
 from trajgym.server._json import loads
@@ -75,7 +76,7 @@ async def _ask(upstream: Upstream, model: str, *, stream: bool) -> list[str]:
             if response.status != 200:
                 return [f"status {response.status}: {data[:200]!r}"]
     except upstream.errors as error:
-        raise UpstreamError(f"{upstream.base_url}: {error!r}") from error
+        raise UpstreamError(f"{upstream.base_url}: {describe(error)}") from error
     for piece in EventReader().feed(data) if stream else [data]:
         if piece != b"[DONE]":
             answer.feed(loads(piece), (0, 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from trajgym.envs.faults import describe
 from trajgym.rollout._ids import as_list
 from trajgym.rollout._policy import PolicyRejected
 from trajgym.server._errors import Refused, UpstreamError
@@ -141,7 +142,7 @@ class Upstream:
             ) as response:
                 return response.status, await response.text()
         except self.errors as error:
-            raise UpstreamError(f"{self.base_url}{path}: {error!r}") from error
+            raise UpstreamError(f"{self.base_url}{path}: {describe(error)}") from error
 
     async def models(self) -> tuple[int, bytes]:
         """Return status and body of ``/v1/models``.
@@ -153,7 +154,7 @@ class Upstream:
             async with self._opened().get(self.base_url + "/v1/models") as response:
                 return response.status, await response.read()
         except self.errors as error:
-            raise UpstreamError(f"{self.base_url}/v1/models: {error!r}") from error
+            raise UpstreamError(f"{self.base_url}/v1/models: {describe(error)}") from error
 
     def prompt_of(
         self, messages: Sequence[Message], tools: Sequence[Any], prefix: IntArray | None, held: int

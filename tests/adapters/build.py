@@ -46,7 +46,7 @@ def exact_session(
     name: str,
     score: float,
     *,
-    group: str = "g",
+    group: str | None = "g",
     sample: int = 0,
     turns: int = 3,
     answers: str = "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +15,11 @@ from hypothesis import given, settings
 from tests.adapters.build import exact_session, golden_run, groups_of
 from tests.conftest import load_golden
 from tests.strategies import exact_trees
-from trajgym.adapters import export, list_exports, read_rows
+from trajgym.adapters import export, group_rows, list_exports, read_rows
 from trajgym.adapters.interchange import get_format, list_formats
-from trajgym.envs import EnvSpec
+from trajgym.envs import Env, EnvSpec, ToolResult, register
 from trajgym.rewards import GRPO, Advantages, OutcomeReward, Rewards, ToolPO, TurnTable, apply
-from trajgym.rollout import TokenPolicy, call, collect
+from trajgym.rollout import ScriptedPolicy, SealedGroup, TokenPolicy, call, collect
 from trajgym.rollout.engines import FakeCall
 from trajgym.trajectory import (
     InvalidInput,
@@ -156,8 +157,54 @@ def test_members_that_left_and_open_groups_stay_out(tmp_path: Path) -> None:
     assert [row.session for row in read_rows(tmp_path / "rows.parquet")] == ["a"]
     assert [(d.session, d.reason) for d in report.dropped] == [
         ("b", "left its group (stale)"),
-        ("c", "group h is not sealed"),
+        ("c", "its group is not sealed"),
     ]
+
+
+async def test_sessions_left_out_for_the_same_reason_are_counted_together(
+    tmp_path: Path,
+) -> None:
+    """A reason holds no session's or group's id and no score: a whole run has a few reasons."""
+    register("test/scores")(_Scores)
+    tasks = [Task(id=f"t{n}") for n in range(4)]
+    spec, run = EnvSpec(id="test/scores"), tmp_path / "run"
+    await collect(spec, tasks, ScriptedPolicy(["done"]), run, samples=2)
+    with Run(run) as found:
+        groups, trees = list(found.groups()), list(found.sessions())
+    values = {"rows": [OutcomeReward().derive(TurnTable.build(groups, trees))]}
+    for name, count in {"rows": 8, "sft": 8, "in-context": 8, "preference": 4}.items():
+        report = export(name, trees, groups, tmp_path, values=values.get(name, ()))
+        assert len(report.dropped) == count
+        assert len({dropped.reason for dropped in report.dropped}) == 1, name
+    reasons: Counter[str] = Counter()
+    for group in groups:
+        members = [tree for tree in trees if tree.record.group == group.id]
+        reasons += group_rows(SealedGroup(group, members), None).dropped
+    assert list(reasons.values()) == [8]
+
+
+class _Scores(Env):
+    """Every task has a score of its own, below that of success."""
+
+    def reset(self, task: Task, seed: int | None) -> str:
+        self.score = int(task.id[1:]) / 10
+        return "Say done."
+
+    def respond(self, message: Any) -> ToolResult:
+        return ToolResult(done=True)
+
+    def verify(self) -> float:
+        return self.score
+
+
+def test_a_session_of_no_group_has_no_values(tmp_path: Path) -> None:
+    """It is left out with that reason, as values are derived within groups."""
+    first, alone = exact_session("a", 1.0), exact_session("b", 1.0, group=None)
+    groups = groups_of(first)
+    rewards = OutcomeReward().derive(TurnTable.build(groups, [first]))
+    report = export("rows", [first, alone], groups, tmp_path, values=rewards)
+    said = "belongs to no group, and values are derived in groups"
+    assert [(d.session, d.reason) for d in report.dropped] == [("b", said)]
 
 
 def test_session_without_values_is_named(tmp_path: Path) -> None:
@@ -165,7 +212,7 @@ def test_session_without_values_is_named(tmp_path: Path) -> None:
     trees = [exact_session("a", 1.0), exact_session("b", 0.0, sample=1)]
     values = OutcomeReward().derive(TurnTable.build(groups_of(trees[0]), trees[:1]))
     report = export("rows", trees, groups_of(*trees), tmp_path, values=values)
-    assert [(d.session, d.reason) for d in report.dropped] == [("b", "session b has no rewards")]
+    assert [(d.session, d.reason) for d in report.dropped] == [("b", "has no rewards")]
 
 
 def test_synthetic_rows_say_so(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 
 from tests.conftest import load_golden
 from tests.rewards.build import group, session
+from trajgym.cli._registered import show_registered
+from trajgym.envs import EnvSpec
 from trajgym.rewards import (
     GRPO,
     HGPO,
@@ -43,6 +46,7 @@ from trajgym.rewards import (
 )
 from trajgym.rewards.filters import ResampleOnCorrect
 from trajgym.rewards.toolkit import Scope
+from trajgym.server import agent_class
 from trajgym.trajectory import InvalidInput, Stamp, build_rows, validate_row
 
 if TYPE_CHECKING:
@@ -173,6 +177,41 @@ def test_entry_point_that_is_no_deriver(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UnknownDeriver, match=r"'plug' .json:loads. is not a subclass"):
         get_deriver("plug")
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ("json:nothing", r"'plug' \(json:nothing\) can't be loaded: AttributeError"),
+        (
+            "no_such_module:Deriver",
+            r"'plug' \(no_such_module:Deriver\) can't be loaded: ModuleNotFoundError",
+        ),
+    ],
+)
+def test_a_plug_in_that_cant_be_loaded_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    names: str,
+    said: str,
+) -> None:
+    """A broken package is an error with its name, and the lists still show what else there is."""
+    info = tmp_path / "plug-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plug\nVersion: 1.0\n")
+    kinds = ("derivers", "envs", "agents")
+    points = "".join(f"[trajgym.{kind}]\nplug = {names}\n" for kind in kinds)
+    (info / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    loads = (lambda: get_deriver("plug"), EnvSpec(id="plug").resolve, lambda: agent_class("plug"))
+    for kind, load in zip(kinds, loads, strict=True):
+        with pytest.raises(InvalidInput, match=rf"trajgym\.{kind}: {said}"):
+            load()
+        show_registered(kind, as_json=False)
+        lines = capsys.readouterr().out.splitlines()
+        assert re.search(rf"^plug\tcan't be loaded: .*{said}", "\n".join(lines), re.MULTILINE)
+        assert len(lines) > 1
 
 
 def test_a_plug_in_that_is_installed_meanwhile_is_found(

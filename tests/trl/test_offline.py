@@ -164,7 +164,9 @@ def test_a_margin_drops_close_pairs(mixed: Any) -> None:
     """A pair whose scores are closer than the margin is left out by name."""
     report = ExportReport("x")
     assert len(preference_dataset(*mixed, margin=0.8, report=report)) == 1
-    assert [d.reason for d in report.dropped] == ["group b: best and worst attempt are 0.75 apart"]
+    assert [d.reason for d in report.dropped] == [
+        "best and worst attempt of its group differ by less than 0.8"
+    ]
     with pytest.raises(InvalidInput, match="nothing to train on"):
         preference_dataset(*mixed, margin=2.0)
 
