@@ -20,7 +20,16 @@ from trajgym.trajectory._database import (
 )
 from trajgym.trajectory._errors import InvalidInput, StoreCorrupt, StoreError, StoreNotBegun
 from trajgym.trajectory._html import run_html
-from trajgym.trajectory._records import Attempt, Group, Outcome, SessionRecord, Status, Task, Turn
+from trajgym.trajectory._records import (
+    Attempt,
+    Group,
+    Outcome,
+    SessionRecord,
+    Status,
+    Task,
+    Turn,
+    Usage,
+)
 from trajgym.trajectory._tree import SessionTree
 
 if TYPE_CHECKING:
@@ -33,6 +42,8 @@ __all__ = ["Annotation", "AttemptSummary", "Blob", "Run", "SessionSummary", "new
 _T = TypeVar("_T")
 _PAGE = 256
 """Rows per page while streaming; no read transaction stays open between pages."""
+_LOST = "side:lost"
+"""Role of what stands for a turn that could not be written."""
 
 
 class Blob(NamedTuple):
@@ -278,7 +289,11 @@ class Run(Closing):
                 lines = shard.query("PRAGMA integrity_check")
                 problems += [f"{shard.path}: {line}" for (line,) in lines if line != "ok"]
                 for key, record in shard.heads():
-                    shard.tree(key, record)
+                    problems += [
+                        f"{shard.path}: session {record.id}: turn {turn.index} was not written"
+                        for turn in shard.tree(key, record).turns
+                        if turn.role == _LOST
+                    ]
             except StoreError as error:
                 problems.append(str(error))
         return problems
@@ -354,6 +369,29 @@ def newer_group(group: Group, other: Group | None) -> Group:
 def _age(group: Group) -> tuple[int, bool, int]:
     left = sum(bool(member.left) for member in group.members)
     return len(group.members), group.sealed, left
+
+
+def _is_lost(leaf: int | None, turns: list[Turn]) -> bool:
+    """Return whether an attempt's last turn could not be written."""
+    return leaf is not None and (leaf >= len(turns) or turns[leaf].role == _LOST)
+
+
+def _lost_turn(index: int) -> Turn:
+    """Return what stands for a turn that could not be written, so that later ones can be read.
+
+    No policy or agent has received it: a turn is acknowledged only once it is stored.
+    """
+    return Turn(
+        index=index,
+        parent=None,
+        message={"role": "assistant", "content": ""},
+        agent="lost",
+        finish="abort",
+        usage=Usage(prompt_tokens=0, completion_tokens=0),
+        delivery="orphan",
+        role=_LOST,
+        role_reason="it could not be written to the store",
+    )
 
 
 def _turns(last: int | None) -> int:
@@ -476,11 +514,15 @@ class _Shard:
 
     def turns(self, key: int) -> Iterator[Turn]:
         sql = "SELECT key, body, tokens FROM turns WHERE key >= ? AND key < ? ORDER BY key"
+        following = 0
         for turn_key, body, tokens in self.query(sql, key << TURN_BITS, (key + 1) << TURN_BITS):
+            index = turn_key & _TURN_MASK
+            for lost in range(following, index):
+                yield _lost_turn(lost)
+            following = index + 1
             try:
                 yield decode_turn(body, tokens)
             except InvalidInput as error:
-                index = turn_key & _TURN_MASK
                 raise StoreCorrupt(
                     f"{self.path}: session key {key}, turn {index}: {error}"
                 ) from error
@@ -488,7 +530,7 @@ class _Shard:
     def tree(self, key: int, record: SessionRecord) -> SessionTree:
         turns = list(self.turns(key))
         for index, source, body in self.signals(key):
-            if index >= len(turns):
+            if index >= len(turns) or turns[index].role == _LOST:
                 continue
             if source == AMENDED:
                 for name, value in json.loads(body).items():
@@ -507,14 +549,17 @@ class _Shard:
             yield turn & _TURN_MASK, source, body
 
     def attempts(self, key: int, *, turns: list[Turn] | None) -> list[Attempt]:
-        """Return a session's attempts; leaves of running ones are found in ``turns``, if given."""
+        """Return a session's attempts; leaves of running ones are found in ``turns``, if given.
+
+        So are those that could not be written.
+        """
         sql = "SELECT body FROM attempts WHERE session = ? ORDER BY number"
         attempts = [self._decode(Attempt, body) for (body,) in self.query(sql, key)]
         running = [attempt for attempt in attempts if not attempt.status.ended]
         self._ends(key, attempts)
         if turns is None:
             return attempts
-        for attempt in running:
+        for attempt in running + [one for one in attempts if _is_lost(one.leaf, turns)]:
             own = [t.index for t in turns if t.attempt == attempt.index and t.agent == "main"]
             attempt.leaf = own[-1] if own else attempt.forked_at
         return attempts

@@ -96,7 +96,7 @@ class Answering:
             self._lose()
             self._fail(Refused(502, str(error), kind="api_error"))
         except StoreError as error:
-            history.orphan(flight)  # it may be stored, but not all that it refers to
+            history.lose(flight)
             self._fail(Refused(500, f"the turn could not be recorded: {error}", kind="api_error"))
         except Exception as error:  # boundary: one call's failure must not affect the others
             self._settings.log.exception("session %s: a call failed", self._exchange.session)

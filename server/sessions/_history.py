@@ -55,6 +55,8 @@ class History:
         """The calls of an earlier process, by the indices of their turns."""
         self._settings = settings
         self._attempt = attempt
+        self._lost: set[int] = set()
+        """Turns that could not be stored."""
         self._ids: set[str] = set()
         self._tool_heads: dict[str, str] = {"": tools_digest(())}
         self._last_tools: tuple[list[dict[str, Any]], str] = ([], "")
@@ -182,6 +184,11 @@ class History:
             self.recorder.amend(parent.turn, delivery="delivered")
         return acks
 
+    def lose(self, flight: Flight) -> None:
+        """Note that a call's turns are not stored, or not all that they refer to."""
+        self._lost.update(flight.turns)
+        self.orphan(flight)
+
     def orphan(self, flight: Flight) -> None:
         """Note that the client does not receive what was recorded of a call."""
         with contextlib.suppress(StoreError):  # nothing more can be recorded then
@@ -216,12 +223,17 @@ class History:
         """Name the main agent, assign roles to side calls, and set the attempt's leaf."""
         self._label()
         turns = self.recorder.turns
-        own = [turn.index for turn in turns if turn.agent == "main" and turn.role == "main"]
-        self._attempt.leaf = own[-1] if own else (turns[-1].index if turns else None)
+        stored = [turn for turn in turns if turn.index not in self._lost]
+        own = [turn.index for turn in stored if turn.agent == "main" and turn.role == "main"]
+        self._attempt.leaf = own[-1] if own else (stored[-1].index if stored else None)
 
     def _label(self) -> None:
         turns = self.recorder.turns
-        answered = [seen for seen in self.known.calls if seen.turn is not None]
+        answered = [
+            seen
+            for seen in self.known.calls
+            if seen.turn is not None and seen.turn not in self._lost
+        ]
         root = main_root(answered)
         if root is not None and root.agent != "main" and root.parent is None:
             swap = {root.agent: "main", "main": root.agent}

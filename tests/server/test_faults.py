@@ -378,6 +378,35 @@ async def test_an_image_that_the_disk_does_not_take_fails_its_call(tmp_path: Pat
         assert {turn.wire.tools, *blob_hashes(turn.context)} == set(run.blobs())
 
 
+async def test_a_turn_that_the_disk_does_not_take_spoils_no_other(tmp_path: Path) -> None:
+    """Its call fails and can be repeated; what comes before and after is in the store."""
+    large = {"role": "user", "content": "z" * 400_000}
+    async with world(tmp_path, [DONE] * 5) as w:
+        await w.create()
+        said = (await w.chat([USER]))["choices"][0]["message"]
+        disk = w.app.settings.store._sink._connection
+        pages = disk.execute("PRAGMA page_count").fetchone()[0]
+        disk.execute(f"PRAGMA max_page_count = {pages + 20}")
+        failed = await w.chat([USER, said, large], status=500)
+        assert "could not be recorded" in failed["error"]["message"]
+        await w.chat([{"role": "user", "content": "something else"}])
+        disk.execute("PRAGMA max_page_count = 1000000")
+        again = (await w.chat([USER, said, large]))["choices"][0]["message"]
+        await w.chat([USER, said, large, again, USER])
+        disk.execute(f"PRAGMA max_page_count = {pages + 20}")
+        await w.chat([large], status=500)
+        await w.close()
+    with Run(tmp_path) as run:
+        tree = run.session("s")
+        assert [turn.delivery for turn in tree.turns] == ["delivered", "orphan", *["delivered"] * 3]
+        assert [turn.parent for turn in tree.turns] == [None, None, None, 0, 3]
+        (attempt,) = tree.attempts
+        assert [turn.index for turn in tree.trajectory(attempt)] == [0, 3, 4]
+        assert [problem.split(": ", 1)[1] for problem in run.check()] == [
+            "session s: turn 1 was not written"
+        ]
+
+
 @pytest.mark.parametrize("large", ["task", "labels"])
 async def test_a_session_that_the_disk_does_not_take_can_be_created_again(
     tmp_path: Path, large: str

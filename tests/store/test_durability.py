@@ -18,10 +18,14 @@ from typing import Any
 import pytest
 
 from tests.store.records import record, turn, write_golden
+from trajgym.adapters.exports.dataset import read_dataset, write_dataset
 from trajgym.envs import Env, EnvSpec, Image, Reply, Session, ToolResult
+from trajgym.rollout.monitoring import LiveView
 from trajgym.trajectory import (
     Attempt,
+    Group,
     InvalidInput,
+    Member,
     Message,
     Run,
     SessionTree,
@@ -30,8 +34,11 @@ from trajgym.trajectory import (
     StoreError,
     StoreLocked,
     Task,
+    build_rows,
     check_store,
 )
+from trajgym.trajectory.catalog import Catalog
+from trajgym.trajectory.datasets import merge_runs
 
 
 def test_store_keeps_its_promises() -> None:
@@ -246,6 +253,69 @@ def test_a_whole_session_is_stored_or_refused(tmp_path: Path) -> None:
         store.put_session(tree).wait()
     with Run(tmp_path / "whole") as run:
         assert run.session("s").to_json() == tree.to_json()
+
+
+def lost_in_the_middle(path: Path) -> None:
+    """Write a session whose turns 1 and 4 had no room, while others were stored."""
+    with Store(path) as store:
+        store.put_group(Group(id="g", task="t", planned=1, members=[Member("s", 0)], sealed=True))
+        store.begin_session(record()).wait()
+        fill(store)
+        large = turn(1, "z" * 1_000_000)
+        first = store.append_turn("s", turn(0))
+        lost = store.append_turn("s", large)
+        store.amend_turn("s", 1, delivery="orphan", role="main")
+        after = turn(2)
+        after.parent = 0
+        store.append_turn("s", after).after(first).wait()
+        with pytest.raises(StoreError, match="full"):
+            lost.wait()
+        store.append_turn("s", turn(3)).wait()
+        large.index, large.parent = 4, 3
+        with pytest.raises(StoreError, match="full"):
+            store.append_turn("s", large).wait()
+        ended = Attempt(leaf=4, status=Status("failed", "policy"))
+        store.put_attempt("s", ended).wait()
+
+
+def test_turns_after_one_that_was_not_stored_are_read(tmp_path: Path) -> None:
+    """What was acknowledged is there; what was not is named, and is no part of any path."""
+    lost_in_the_middle(tmp_path)
+    with Run(tmp_path) as run:
+        tree = run.session("s")
+        assert [one.delivery for one in tree.turns] == ["delivered", "orphan", *["delivered"] * 2]
+        assert [one.agent for one in tree.turns] == ["main", "lost", "main", "main"]
+        assert tree.turns[1].empty
+        assert tree.attempts[0].leaf == 3
+        assert [one.index for one in tree.trajectory(tree.attempts[0])] == [0, 2, 3]
+        (problem,) = run.check()
+        assert "session s: turn 1 was not written" in problem
+        assert run.turn_count("s") == 4
+    with Store(tmp_path) as store:
+        store.append_turn("s", turn(4)).wait()
+    with Run(tmp_path) as run:
+        assert len(run.session("s").turns) == 5
+
+
+def test_lost_turns_are_read_by_whatever_reads_runs(tmp_path: Path) -> None:
+    """Catalogues, live views, copies, data sets and rows take a run in which a turn is missing."""
+    lost_in_the_middle(tmp_path / "run")
+    with Catalog(tmp_path / "run", path=tmp_path / "catalog.sqlite") as catalog:
+        while not catalog.refresh():
+            pass
+        assert catalog.totals()["sessions"] == 1
+    with LiveView(tmp_path / "run") as view:
+        assert view.update().sessions == 1
+    merge_runs([tmp_path / "run"], tmp_path / "copy")
+    write_dataset(tmp_path / "copy", tmp_path / "data")
+    read_dataset(tmp_path / "data", tmp_path / "again")
+    for name in ("run", "copy", "again"):
+        with Run(tmp_path / name) as run:
+            tree = run.session("s")
+            assert [one.index for one in tree.trajectory(tree.attempts[0])] == [0, 2, 3]
+            assert [drop.reason for drop in build_rows(tree).dropped] == [
+                "not scored (failed:policy)"
+            ]
 
 
 class Camera(Env):
