@@ -284,8 +284,8 @@ class Turn:
             known; ``orphan`` if the agent never received it (nothing follows such a turn).
         role: the purpose of the call: ``main``; ``side:<purpose>`` (a title, a summary), of which
             rows are built only on request, or ``side:lost`` for one that could not be written and
-            has no content; ``user`` for the turns of a simulated user, which is
-            another policy than the agent's: they have no rows, values or exports.
+            has no content; ``user`` for the turns of a simulated user, which is another policy than
+            the agent's: they have no rows, values or exports.
         role_reason: why it has this role.
         wire: how a recording proxy received it; None for sessions that trajgym runs itself.
     """
