@@ -44,6 +44,8 @@ _PAGE = 256
 """Rows per page while streaming; no read transaction stays open between pages."""
 _LOST = "side:lost"
 """Role of what stands for a turn that could not be written."""
+_MOST_LOST = 100_000
+"""More records that are missing in a row are a damaged key."""
 
 
 class Blob(NamedTuple):
@@ -394,6 +396,12 @@ def _lost_turn(index: int) -> Turn:
     )
 
 
+def _lost_attempt(index: int) -> Attempt:
+    """Return what stands for an attempt that could not be written; later ones can be read."""
+    status = Status("failed", "store")
+    return Attempt(index=index, status=status, cause="it could not be written to the store")
+
+
 def _turns(last: int | None) -> int:
     """Return the number of a session's turns from the key of the last one."""
     return 0 if last is None else (last & _TURN_MASK) + 1
@@ -517,8 +525,7 @@ class _Shard:
         following = 0
         for turn_key, body, tokens in self.query(sql, key << TURN_BITS, (key + 1) << TURN_BITS):
             index = turn_key & _TURN_MASK
-            for lost in range(following, index):
-                yield _lost_turn(lost)
+            yield from map(_lost_turn, self._lost(key, following, index))
             following = index + 1
             try:
                 yield decode_turn(body, tokens)
@@ -526,6 +533,14 @@ class _Shard:
                 raise StoreCorrupt(
                     f"{self.path}: session key {key}, turn {index}: {error}"
                 ) from error
+
+    def _lost(self, key: int, first: int, end: int) -> range:
+        """Return the indices of records that could not be written."""
+        if end - first > _MOST_LOST:
+            raise StoreCorrupt(
+                f"{self.path}: session key {key}: {end - first} records before {end} are missing"
+            )
+        return range(first, end)
 
     def tree(self, key: int, record: SessionRecord) -> SessionTree:
         turns = list(self.turns(key))
@@ -553,8 +568,11 @@ class _Shard:
 
         So are those that could not be written.
         """
-        sql = "SELECT body FROM attempts WHERE session = ? ORDER BY number"
-        attempts = [self._decode(Attempt, body) for (body,) in self.query(sql, key)]
+        sql = "SELECT number, body FROM attempts WHERE session = ? ORDER BY number"
+        attempts: list[Attempt] = []
+        for number, body in self.query(sql, key):
+            attempts += map(_lost_attempt, self._lost(key, len(attempts), number))
+            attempts.append(self._decode(Attempt, body))
         running = [attempt for attempt in attempts if not attempt.status.ended]
         self._ends(key, attempts)
         if turns is None:

@@ -297,6 +297,20 @@ def test_turns_after_one_that_was_not_stored_are_read(tmp_path: Path) -> None:
         assert len(run.session("s").turns) == 5
 
 
+def test_attempts_after_one_that_was_not_stored_are_read(tmp_path: Path) -> None:
+    """A rival attempt that had no room is a failed one; the store can be opened again."""
+    with Store(tmp_path) as store:
+        store.begin_session(record()).wait()
+        fill(store)
+        large = Attempt(index=1, status=Status("failed", "fork"), error="z" * 1_000_000)
+        with pytest.raises(StoreError, match="full"):
+            store.put_attempt("s", large).wait()
+        store.put_attempt("s", Attempt(index=2)).wait()
+    with Store(tmp_path) as store, store.read() as run:
+        statuses = [str(attempt.status) for attempt in run.session("s").attempts]
+    assert statuses == ["interrupted", "failed:store", "interrupted"]
+
+
 def test_lost_turns_are_read_by_whatever_reads_runs(tmp_path: Path) -> None:
     """Catalogues, live views, copies, data sets and rows take a run in which a turn is missing."""
     lost_in_the_middle(tmp_path / "run")
