@@ -7,7 +7,7 @@ import logging
 import time
 import uuid
 import zlib
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -340,7 +340,7 @@ class Session:
             SessionEnded: the attempt has ended, or the session was not opened.
             InvalidInput: ``reply`` is not an assistant message, its ids are inconsistent, or
                 another step is in progress; nothing was recorded and the attempt continues.
-            StoreError: the turn could not be stored.
+            StoreError: the turn could not be stored. The attempt has ended as ``failed:store``.
         """
         env = self._instance.env
         if env is None and not self.done:
@@ -363,6 +363,11 @@ class Session:
         self._stepping = True
         try:
             return await self._step(env, checked, taken)
+        except StoreError as error:
+            # The environment has taken an action that is not recorded: nothing may follow it.
+            with suppress(StoreError):
+                await self.fail("store", str(error))
+            raise
         finally:
             self._stepping = False
 

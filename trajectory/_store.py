@@ -50,11 +50,11 @@ _LAZY_SECONDS = 0.05
 class Ack:
     """The pending result of one write: await it or call :meth:`wait`; then the write is durable.
 
-    Cancelling the wait does not cancel the write. If it fails and nothing asks for its result,
+    Cancelling the wait does not cancel the write. If it fails and nothing has asked for its result,
     closing the store raises the error.
     """
 
-    __slots__ = ("_done", "_earlier", "_error", "_lock", "_store", "_waiters")
+    __slots__ = ("_done", "_earlier", "_error", "_later", "_lock", "_store", "_waiters")
 
     def __init__(self, store: Store, lock: threading.Lock) -> None:
         self._store = store
@@ -62,6 +62,7 @@ class Ack:
         self._done = False
         self._error: StoreError | None = None
         self._earlier: tuple[Ack, ...] = ()
+        self._later: Ack | None = None
         self._waiters: list[asyncio.Future[None] | threading.Event] = []
 
     @property
@@ -86,6 +87,8 @@ class Ack:
             earlier: writes that were passed to the same store before this one.
         """
         self._earlier += earlier
+        for one in earlier:
+            one._later = self
         return self
 
     def _add(self, waiter: asyncio.Future[None] | threading.Event) -> bool:
@@ -119,8 +122,9 @@ class Ack:
             raise error
 
     @property
-    def _awaited(self) -> bool:
-        return any(isinstance(one, threading.Event) or not one.cancelled() for one in self._waiters)
+    def _asked(self) -> bool:
+        """Whether something waits, or has waited until it was cancelled, and so assumes nothing."""
+        return bool(self._waiters) or (self._later is not None and self._later._asked)
 
 
 class Store(Closing):
@@ -531,7 +535,7 @@ class Store(Closing):
             for ack in acks:
                 ack._error = error
                 ack._done = True
-                if error is not None and not ack._awaited:
+                if error is not None and not ack._asked:
                     self._unreported[ack] = None
                 for waiter in ack._waiters:
                     if isinstance(waiter, threading.Event):

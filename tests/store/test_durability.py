@@ -19,7 +19,7 @@ import pytest
 
 from tests.store.records import record, turn, write_golden
 from trajgym.adapters.exports.dataset import read_dataset, write_dataset
-from trajgym.envs import Env, EnvSpec, Image, Reply, Session, ToolResult
+from trajgym.envs import Env, EnvSpec, Image, Reply, Session, SessionEnded, ToolResult
 from trajgym.rollout.monitoring import LiveView
 from trajgym.trajectory import (
     Attempt,
@@ -198,25 +198,26 @@ def test_an_error_of_close_does_not_replace_the_callers(tmp_path: Path) -> None:
     assert "full" in caught.value.__notes__[0]
 
 
-async def test_a_cancelled_wait_leaves_its_failure_to_close(tmp_path: Path) -> None:
-    """Also where the waiter was cancelled, and with `async with`."""
+async def test_a_cancelled_wait_is_no_lost_failure(tmp_path: Path) -> None:
+    """Who was cancelled does not take the write for done, nor what it refers to."""
 
-    async def one(store: Store) -> None:
-        await store.append_turn("s", turn(0, "z" * 1_000_000))
+    async def begin(store: Store) -> None:
+        large = record()
+        large.labels = {"text": "z" * 1_000_000}
+        image = store.put_blob(bytes(1_000_000), "image/png")[1]
+        await store.begin_session(large).after(image)
 
-    async def cancelled() -> None:
-        async with Store(tmp_path) as store:
-            await store.begin_session(record())
-            fill(store)
-            with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
-                other.execute("BEGIN IMMEDIATE")  # the store's writer waits
-                waiter = asyncio.create_task(one(store))
-                await asyncio.sleep(0)
-                waiter.cancel()
-                await asyncio.wait([waiter])
-
-    with pytest.raises(StoreError, match="full"):
-        await cancelled()
+    async with Store(tmp_path) as store:
+        await store.begin_session(record("other"))
+        fill(store)
+        with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # the store's writer waits
+            waiter = asyncio.create_task(begin(store))
+            await asyncio.sleep(0)
+            waiter.cancel()
+            await asyncio.wait([waiter])
+    with Run(tmp_path) as run:
+        assert [summary.record.id for summary in run.summaries()] == ["other"]
 
 
 def test_a_session_that_was_not_stored_can_be_begun_again(tmp_path: Path) -> None:
@@ -359,6 +360,23 @@ async def test_a_lost_image_fails_the_step_that_shows_it(tmp_path: Path) -> None
     async with Store(tmp_path) as store:
         with pytest.raises(StoreError, match="full"):
             await play(store)
+
+
+async def test_nothing_follows_a_step_that_was_not_recorded(tmp_path: Path) -> None:
+    """The environment has executed what the session does not hold: the attempt ends as failed."""
+    spec = EnvSpec(id=f"{__name__}:Camera")
+    says = Reply(message={"role": "assistant", "content": "there"})
+    async with Store(tmp_path) as store, Session(spec, Task(id="t"), store=store) as session:
+        fill(store)
+        with pytest.raises(StoreError, match="full"):
+            await session.step(says)
+        assert str(session.status) == "failed:store"
+        with pytest.raises(SessionEnded):
+            await session.step(says)
+    with Run(tmp_path) as run:
+        (tree,) = run.sessions()
+    assert str(tree.attempts[0].status) == "failed:store"
+    assert "full" in tree.attempts[0].cause
 
 
 async def test_cancelled_waiter_does_not_lose_the_write(
