@@ -21,6 +21,7 @@ from trajgym.rollout import OpenAIPolicy, Retry
 from trajgym.rollout.annotators import Annotator, HintJudge, VoteJudge
 from trajgym.server import Feed, Judges, ServerConfig
 from trajgym.trajectory import InvalidInput, SessionTree, Turn
+from trajgym.trajectory._database import AMENDED
 
 USER = {"role": "user", "content": "go"}
 CALL = {"text": "so", "calls": [("add", {"a": 1, "b": 2})]}
@@ -217,8 +218,8 @@ async def test_signals_that_can_not_be_recorded_are_no_fault_of_the_judge(tmp_pa
     judge = Judge(free_port())
     async with judge.up(), world(tmp_path, [CALL], judges=judges(judge)) as w:
         file = sqlite3.connect(w.app.settings.store.path, timeout=60, isolation_level=None)
-        refuse = "BEFORE INSERT ON signals BEGIN SELECT RAISE(ABORT, 'no room'); END"
-        file.execute(f"CREATE TRIGGER refuse {refuse}")
+        judged = f"BEFORE INSERT ON signals WHEN new.source <> '{AMENDED}'"
+        file.execute(f"CREATE TRIGGER refuse {judged} BEGIN SELECT RAISE(ABORT, 'no room'); END")
         work = w.app.judging
         assert work is not None
         await w.create()
