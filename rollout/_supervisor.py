@@ -80,7 +80,7 @@ class Supervisor:
         await self.task
 
     async def cancel(self, also: Collection[asyncio.Task[None]] = ()) -> None:
-        """Cancel the work and wait for its end; log a failure that nobody was told of.
+        """Cancel the work and wait for its end; log a failure that was not raised to the caller.
 
         Args:
             also: other tasks to wait for, which are not cancelled.

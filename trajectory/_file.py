@@ -54,7 +54,7 @@ _LAST_KEY = f"""
 SELECT max(coalesce((SELECT max(key) FROM sessions), 0),
            coalesce((SELECT max(session) FROM attempts), 0),
            coalesce((SELECT max(key) >> {TURN_BITS} FROM turns), 0))
-"""  # noqa: S608 - a number of ours
+"""  # noqa: S608 - a constant
 """The largest key in use, also by what is left of a session whose record was not written."""
 
 

@@ -123,7 +123,7 @@ class Ack:
 
     @property
     def _asked(self) -> bool:
-        """Whether something waits, or has waited until it was cancelled, and so assumes nothing."""
+        """Whether a caller waits for the result, or did until it was cancelled."""
         return bool(self._waiters) or (self._later is not None and self._later._asked)
 
 

@@ -70,7 +70,7 @@ class WorkerPool:
         self.alive: set[FleetWorker] = set()
         """The processes, from their start until they have ended and been recovered from."""
         self.background: set[asyncio.Task[None]] = set()
-        """What goes on beside :meth:`run`: orders that nobody waits for, and tidying."""
+        """What goes on beside :meth:`run`: the order to stop, and tidying."""
         self._launcher = launcher
         self._recipe = recipe
         self._processes = processes

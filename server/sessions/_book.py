@@ -105,7 +105,7 @@ class SessionBook:
             await store.begin_session(record)
         except InvalidInput as error:  # a runner in this process has begun it
             raise Refused(409, str(error)) from error
-        except BaseException:  # it is not in the store, so that it can be created again
+        except BaseException:  # not stored, or cancelled: the store decides at the next try
             self._taken.discard(session_id)
             raise
         session = LiveSession(record, Attempt(), [], self.settings)

@@ -199,7 +199,7 @@ def test_an_error_of_close_does_not_replace_the_callers(tmp_path: Path) -> None:
 
 
 async def test_a_cancelled_wait_is_no_lost_failure(tmp_path: Path) -> None:
-    """Who was cancelled does not take the write for done, nor what it refers to."""
+    """A caller that is cancelled does not rely on the write, nor on what it refers to."""
 
     async def begin(store: Store) -> None:
         large = record()
